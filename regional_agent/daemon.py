@@ -174,7 +174,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             runtime.registrations,
             AdminPages(
                 runtime.explain_service,
-                runtime.state_metrics.update,
+                runtime.update_metrics,
                 lambda: {
                     "region": settings.region,
                     "agent": settings.name,

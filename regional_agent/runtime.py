@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -73,7 +74,6 @@ from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
-from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.tenants.spent_money import SpentMoney
 from regional_agent.tenants.tenant_budgets import TenantBudgets
@@ -267,11 +267,13 @@ class AgentRuntime:
             self.peers,
             self.tally,
             file_problems=self.file_problems,
-            ledger=self.ledger.report,
+            shared_load=self.shared_load,
+            ledger=self.ledger,
             budgets=self.budgets,
             versions=self.versions.report,
         )
-        self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
+        self.update_metrics = partial(metrics.use_state, state)
+        """Exports the state; called with the requests in progress by model, before a scrape."""
         self._reports = ReportBuilder(
             ReportSender(region, name, self.agent.epoch),
             state,

@@ -1,31 +1,29 @@
 """The Prometheus metrics of an agent: names, labels, and the methods that update them.
 
-Three rules bound cost and cardinality. The request path does one dict look-up and adds to plain numbers. Gauges are set
-from the current state just before a scrape, never incremented and decremented, so they cannot drift. Only names that
-the policy declares become labels; all other names are counted under `other`.
+Three rules bound cost and cardinality. The request path does one dict look-up and adds to plain numbers. Gauges are
+read from the current state at a scrape, never incremented and decremented, so they cannot drift. Only names that the
+policy declares become labels; all other names are counted under `other`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
-from math import inf
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
-from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
-from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.dns.dns_metrics import DnsMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
-from regional_agent.ledger.ledger_metrics import LedgerMetrics
 from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
 from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
+from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
@@ -35,9 +33,10 @@ from regional_agent.telemetry.metric_primitives import (
     EndedRequests,
     RequestCounter,
     Series,
+    gauge_family,
 )
-from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.queue_metrics import QueueMetrics
+from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
@@ -136,14 +135,6 @@ class AgentMetrics:
             "Open requests ended because a new policy no longer permits them, by state of the request and reason.",
             ("state", "reason"),
         )
-        self._requests_in_flight = self._gauge(
-            "requests_in_flight", "Requests in progress in this agent, by model.", ("model",)
-        )
-        self._requests_queued = self._gauge(
-            "requests_queued",
-            "Requests in this agent's admission queue, by model; included in requests_in_flight.",
-            ("model",),
-        )
         self._ttft = DurationHistograms(
             "penstock_agent_ttft_seconds",
             "Seconds from a client's request to the first byte of the response body; measured at the origin only.",
@@ -165,29 +156,13 @@ class AgentMetrics:
         self.endpoints = EndpointMetrics(self.registry, max_endpoint_series)
         self.connections = ConnectionMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
-        self.ledger = LedgerMetrics(self.registry)
         self.jobs = JobMetrics(self.registry)
         self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
         self.coalescing = CoalescingMetrics(self.registry)
         self.quality = QualityMetrics(self.registry)
         self.result_cache = ResultCacheMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
-        self._peer_state = self._gauge(
-            "peer_state",
-            "1 for the health state that this agent assigns to a peer region, 0 for the others.",
-            ("region", "state"),
-        )
-        self._peer_rtt = self._gauge(
-            "peer_rtt_seconds",
-            "Smoothed round trip of probes to a peer region's agent, in seconds.",
-            ("region",),
-        )
-        self._plan_generation = self._gauge("plan_generation", "Generation of the plan in force; 0 before the first.")
-        self._plan_epoch = self._gauge("plan_epoch", "Fencing epoch of the plan in force; 0 before the first.")
-        self._config_age = self._gauge(
-            "config_age_seconds",
-            "Seconds since the store last confirmed the policy and plan in force; +Inf before the first time.",
-        )
+        self._state = StateMetrics(self.registry, self._model_label)
         self._access_lines_dropped = self._counter(
             "access_log_lines_dropped", "Access log lines that were dropped because writing failed or was too slow."
         )
@@ -197,36 +172,15 @@ class AgentMetrics:
             "trace_spans_dropped",
             "Spans that were dropped because the collector rejected them, or was away or slow for too long.",
         )
-        self._shared_load_up = self._gauge(
-            "shared_load_up", "1 while the region's shared load (Redis) is reachable, else 0."
-        )
-        self._shared_load_age = self._gauge(
-            "shared_load_age_seconds",
-            "Seconds since the region's shared load was read; +Inf before the first read.",
-        )
-        self._directory_age = self._gauge(
-            "directory_age_seconds",
-            "Seconds since a directory that the endpoints file names last answered; +Inf before the first answer.",
-            ("directory",),
-        )
-        self._rejected_files = self._gauge(
-            "file_rejected",
-            "1 if a changed file of this kind was rejected, so that its last valid content stays in force; else 0.",
-            ("file",),
-        )
-        self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))
         self.certificates = CertificateExpiry({})
         """The certificates in use."""
-        self._slo_target = self._gauge(
-            "slo_target_ratio",
-            "Target share (0-1) of requests that meet a service objective, by model and measure.",
-            ("model", "measure"),
-        )
-        self._slo_requests = RequestCounter(
-            "penstock_agent_slo_requests",
-            "Served or failed requests for a model with a service objective, by the measure of the objective (the first"
-            " byte of streams, the total time of other responses), and by whether they met it.",
-            ("model", "measure", "met"),
+        self.registry.register(
+            gauge_family(
+                "penstock_agent_certificate_expiry_timestamp_seconds",
+                EXPIRY_HELP,
+                ("certificate",),
+                lambda: [((use,), expires_at) for use, expires_at in self.certificates.by_use().items()],
+            )
         )
         self._decision = Histogram(
             "penstock_agent_decision_seconds",
@@ -254,7 +208,6 @@ class AgentMetrics:
             self._ttft,
             self._request_duration,
             self._queue_wait,
-            self._slo_requests,
             self._gaps,
             self._per_token,
             *usage_counters(self.usage),
@@ -267,8 +220,6 @@ class AgentMetrics:
             self._retries.labels(retry_reason.value)
         for outcome_of_stream in ContinuationOutcome:
             self._continuations.labels(outcome_of_stream.value)
-        self._config_age.set(inf)
-        self._shared_load_age.set(inf)
 
     def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
         """Use the names of a newly accepted policy as labels, and drop the series of removed names."""
@@ -288,10 +239,6 @@ class AgentMetrics:
                 self._queue_wait.of(model, outcome.value)
         self._gaps.keep(kept_models)
         self._per_token.keep(kept_models)
-        for metric in (self._requests_in_flight, self._requests_queued):
-            for (model,) in _label_values(metric, ("model",)):
-                if model not in kept_models:
-                    metric.remove(model)
 
     def use_policy(self, policy: Policy) -> None:
         """Use the names of a newly accepted policy as labels."""
@@ -301,6 +248,16 @@ class AgentMetrics:
             [tenant.name for tenant in ranked[: self._max_tenant_series]],
             {model.name: model.scaling.gpus_per_endpoint for model in policy.models.values()},
         )
+
+    def use_state(self, state: AgentState, in_flight: Mapping[str, int]) -> None:
+        """Export the state of the agent, before a scrape.
+
+        Args:
+            in_flight: requests in progress in this agent, by model.
+        """
+        self._state.state, self._state.in_flight = state, in_flight
+        self.endpoints.use(state.endpoints.every())
+        self.budgets.update(state.budgets, time.monotonic())
 
     def sample_stream(self, model: str) -> StreamGaps | None:
         """Return the meter of a streamed response that begins now; None if the response is not sampled."""
@@ -352,62 +309,8 @@ class AgentMetrics:
         """Count spans that were dropped."""
         self._spans_dropped.inc(number)
 
-    def set_in_flight(self, model: str, requests: int, waiting: int = 0) -> None:
-        """Set the number of requests in progress for `model`, and the number that wait in the admission queue."""
-        self._requests_in_flight.labels(self._model_label(model)).set(requests)
-        self._requests_queued.labels(self._model_label(model)).set(waiting)
-
-    def set_peer(self, region: str, state: RegionState, rtt_s: float | None) -> None:
-        """Set the health state that this agent assigns to a peer region; `rtt_s` is None if not measured yet."""
-        for each in RegionState:
-            self._peer_state.labels(region, each.value).set(each is state)
-        if rtt_s is not None:
-            self._peer_rtt.labels(region).set(rtt_s)
-
-    def remove_peer(self, region: str) -> None:
-        """Remove the series of a region that is no longer probed."""
-        for state in RegionState:
-            self._peer_state.remove(region, state.value)
-        self._peer_rtt.remove(region)
-
-    def set_config(self, plan_epoch: int, plan_generation: int, age_s: float) -> None:
-        """Set the plan in force, and the seconds since the store last confirmed it; inf if it never has."""
-        self._plan_epoch.set(plan_epoch)
-        self._plan_generation.set(plan_generation)
-        self._config_age.set(age_s)
-
-    def set_objectives(self, objectives: Mapping[str, Mapping[Measure, ObjectiveTally]]) -> None:
-        """Set the series of every model's service objective, and remove the series of other models."""
-        self._slo_target.clear()
-        self._slo_requests.series.clear()
-        for model, tallies in objectives.items():
-            for measure, tally in tallies.items():
-                self._slo_target.labels(model, measure.value).set(tally.share)
-                for met, count in (("true", tally.within), ("false", tally.answers - tally.within)):
-                    self._slo_requests.series[model, measure.value, met] = series = Series(None, None)
-                    series.count = count
-
-    def set_shared_load(self, up: bool, age_s: float) -> None:
-        """Set whether the shared load is reachable, and its age in seconds; inf if it is not configured."""
-        self._shared_load_up.set(up)
-        self._shared_load_age.set(age_s)
-
-    def set_rejected_files(self, problems: Mapping[str, str]) -> None:
-        """Set whether a file is rejected, by the problem of each kind of file; empty where it has none."""
-        self._rejected_files.clear()
-        for kind, problem in problems.items():
-            self._rejected_files.labels(kind).set(bool(problem))
-
-    def set_directories(self, ages_s: Mapping[str, float]) -> None:
-        """Set the age (s) of the last response of each directory; remove the series of directories not in `ages_s`."""
-        self._directory_age.clear()
-        for directory, age_s in ages_s.items():
-            self._directory_age.labels(directory).set(age_s)
-
     def render(self) -> bytes:
-        """Return all metrics in the text format of CONTENT_TYPE. Set the gauges of state before the call."""
-        for use, expires_at in self.certificates.by_use().items():
-            self._certificate_expiry.labels(use).set(expires_at)
+        """Return all metrics in the text format of CONTENT_TYPE. Call `use_state` before."""
         return generate_latest(self.registry)
 
     def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
@@ -432,11 +335,3 @@ class AgentMetrics:
 
     def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"penstock_agent_{name}", help_text, labels, registry=self.registry)
-
-
-def _label_values(metric: Gauge, labels: tuple[str, ...]) -> set[tuple[str, ...]]:
-    """Return the values of `labels` of every child of the metric."""
-    return {tuple(sample.labels[name] for name in labels) for family in metric.collect() for sample in family.samples}

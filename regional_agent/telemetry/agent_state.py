@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from penstock.fleet.report import LedgerReport
 from penstock.fleet.version_counts import VersionReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
@@ -31,9 +32,11 @@ class AgentState(msgspec.Struct, frozen=True):
     """Outcomes of requests."""
     file_problems: Callable[[], Mapping[str, str]]
     """Returns the problem of each kind of file, empty where it has none."""
-    ledger: Callable[[], LedgerReport | None] = lambda: None
-    """Returns what the agent's part of the ledger holds; None while it is off."""
-    budgets: TenantBudgets | None = None
+    shared_load: SharedLoad
+    """The load of the region's other agents."""
+    ledger: RequestLedger
+    """The agent's part of the ledger."""
+    budgets: TenantBudgets
     """The use of tenants' budgets."""
     versions: Callable[[], tuple[VersionReport, ...]] = tuple
     """Returns the results of versions in a rollout."""

@@ -90,10 +90,10 @@ class ReportBuilder:
             release=release(),
             certificate_expires_at=self._certificate_expires_at(),
             rejected_files=self._rejected_files(),
-            ledger=self._state.ledger(),
+            ledger=self._state.ledger.report(),
             versions=self._state.versions(),
             message_bytes=self._state.tally.message_bytes.report(),
-            budget_refusals=() if self._state.budgets is None else self._state.budgets.refusals.newest(time.time()),
+            budget_refusals=self._state.budgets.refusals.newest(time.time()),
             other_refusals=self._state.tally.refusals.newest(time.time()),
         )
 

@@ -1,99 +1,167 @@
-"""Sets the gauges from the agent's current state just before a scrape, and removes series of removed objects."""
+"""The Prometheus metrics of an agent's state: read from its parts at a scrape."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf
+from typing import Any, Final
 
-from penstock.health.outlier_ejection import EjectionState
-from penstock.pools.slowdown import slowdowns
-from regional_agent.ledger.request_ledger import RequestLedger
-from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.telemetry.agent_metrics import AgentMetrics
+from prometheus_client import CollectorRegistry
+
+from penstock.health.region_health import RegionState
 from regional_agent.telemetry.agent_state import AgentState
+from regional_agent.telemetry.metric_primitives import counter_family, gauge_family
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""The values of a metric, each with its labels."""
+
+Read = Callable[[AgentState], float | Values]
+
+
+def _plan(field: str, state: AgentState) -> float:
+    value: int = getattr(state.config.plan, field, 0)
+    return value
+
+
+def _by_name(values: Mapping[str, float]) -> Values:
+    return (((name,), value) for name, value in values.items())
+
+
+def _peer_states(state: AgentState) -> Values:
+    for region, peer in state.peers.regions.items():
+        yield from (((region, each.value), each is peer.health.state) for each in RegionState)
+
+
+def _objectives(state: AgentState) -> Values:
+    for model, tallies in state.tally.objectives.items():
+        yield from (((model, measure.value), tally.share) for measure, tally in tallies.items())
+
+
+def _objective_requests(state: AgentState) -> Values:
+    for model, tallies in state.tally.objectives.items():
+        for measure, tally in tallies.items():
+            yield (model, measure.value, "true"), tally.within
+            yield (model, measure.value, "false"), tally.answers - tally.within
+
+
+def _segment_age(state: AgentState) -> float:
+    oldest_at = state.ledger.spool.use.oldest_at
+    return 0.0 if oldest_at is None else max(0.0, time.time() - oldest_at)
+
+
+_GAUGES: Final[dict[str, tuple[str, tuple[str, ...], Read]]] = {
+    "peer_state": (
+        "1 for the health state that this agent assigns to a peer region, 0 for the others.",
+        ("region", "state"),
+        _peer_states,
+    ),
+    "peer_rtt_seconds": (
+        "Smoothed round trip of probes to a peer region's agent, in seconds.",
+        ("region",),
+        lambda state: (((name,), peer.rtt_s) for name, peer in state.peers.regions.items() if peer.rtt_s is not None),
+    ),
+    "plan_generation": ("Generation of the plan in force; 0 before the first.", (), partial(_plan, "generation")),
+    "plan_epoch": ("Fencing epoch of the plan in force; 0 before the first.", (), partial(_plan, "epoch")),
+    "config_age_seconds": (
+        "Seconds since the store last confirmed the policy and plan in force; +Inf before the first time.",
+        (),
+        lambda state: state.config.age_s(),
+    ),
+    "shared_load_up": (
+        "1 while the region's shared load (Redis) is reachable, else 0.",
+        (),
+        lambda state: state.shared_load.up,
+    ),
+    "shared_load_age_seconds": (
+        "Seconds since the region's shared load was read; +Inf before the first read.",
+        (),
+        lambda state: state.shared_load.age_s() if state.shared_load.shared else inf,
+    ),
+    "directory_age_seconds": (
+        "Seconds since a directory that the endpoints file names last answered; +Inf before the first answer.",
+        ("directory",),
+        lambda state: _by_name(state.endpoints.sources.discovery.ages_s()),
+    ),
+    "file_rejected": (
+        "1 if a changed file of this kind was rejected, so that its last valid content stays in force; else 0.",
+        ("file",),
+        lambda state: (((kind,), bool(problem)) for kind, problem in state.file_problems().items()),
+    ),
+    "slo_target_ratio": (
+        "Target share (0-1) of requests that meet a service objective, by model and measure.",
+        ("model", "measure"),
+        _objectives,
+    ),
+    "ledger_spool_bytes": (
+        "Size in bytes of the files of the ledger that wait for the usage store or are written.",
+        (),
+        lambda state: state.ledger.spool.use.total_bytes,
+    ),
+    "ledger_oldest_segment_age_seconds": (
+        "Age in seconds of the oldest complete segment that is not in the usage store yet; 0 without one.",
+        (),
+        _segment_age,
+    ),
+}
+"""Help text, labels and values of each gauge, by name."""
+
+_COUNTERS: Final[dict[str, tuple[str, tuple[str, ...], Read]]] = {
+    "slo_requests": (
+        "Served or failed requests for a model with a service objective, by the measure of the objective (the first"
+        " byte of streams, the total time of other responses), and by whether they met it.",
+        ("model", "measure", "met"),
+        _objective_requests,
+    ),
+    "ledger_records_lost": (
+        "Records of the ledger that were lost because the spool had no room; the requests were served.",
+        (),
+        lambda state: state.ledger.spool.lost_records,
+    ),
+}
+"""Help text, labels and values of each counter, by name."""
 
 
 class StateMetrics:
-    """Exports the agent's state as gauges."""
+    """Registers the metrics of a state, which have no series before `state` is set."""
 
-    def __init__(
-        self, metrics: AgentMetrics, state: AgentState, shared_load: SharedLoad, ledger: RequestLedger | None = None
-    ) -> None:
-        """Create an exporter of `state`; the gauges are set by `update`."""
-        self._metrics = metrics
-        self._state = state
-        self._shared_load = shared_load
-        self._ledger = ledger
-        self._exported_endpoints: set[str] = set()
-        self._exported_peers: set[str] = set()
+    def __init__(self, registry: CollectorRegistry, label_of: Callable[[str], str]) -> None:
+        """`label_of` returns the label of a model."""
+        self.state: AgentState | None = None
+        self.in_flight: Mapping[str, int] = {}
+        """Requests in progress in this agent, by model."""
+        self._label_of = label_of
+        for family, metrics in ((gauge_family, _GAUGES), (counter_family, _COUNTERS)):
+            for name, (help_text, labels, read) in metrics.items():
+                registry.register(family(f"penstock_agent_{name}", help_text, labels, partial(self._values, read)))
+        for name, help_text, count in (
+            ("requests_in_flight", "Requests in progress in this agent, by model.", self._in_flight_of),
+            (
+                "requests_queued",
+                "Requests in this agent's admission queue, by model; included in requests_in_flight.",
+                self._queued_of,
+            ),
+        ):
+            by_model = partial(self._by_model, count)
+            registry.register(gauge_family(f"penstock_agent_{name}", help_text, ("model",), by_model))
 
-    def update(self, in_flight: Mapping[str, int]) -> None:
-        """Set every gauge to the current state.
+    def _values(self, read: Read) -> Values:
+        if self.state is None:
+            return ()
+        found: Any = read(self.state)
+        return [((), float(found))] if isinstance(found, int | float) else found
 
-        Args:
-            in_flight: requests in progress in this agent, by model.
-        """
-        plan = self._state.config.plan
-        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._state.config.age_s())
-        view = self._shared_load
-        self._metrics.set_shared_load(view.up, view.age_s() if view.shared else inf)
-        self._metrics.set_rejected_files(self._state.file_problems())
-        self._metrics.set_directories(self._state.endpoints.sources.discovery.ages_s())
-        for model in self._state.endpoints.pools:
-            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._state.queue.waiting_here(model))
-        self._metrics.set_objectives(self._state.tally.objectives)
-        if self._ledger is not None:
-            self._metrics.ledger.update(self._ledger)
-        if self._state.budgets is not None:
-            self._metrics.budgets.update(self._state.budgets, time.monotonic())
-        self._update_endpoints()
-        self._update_peers()
+    def _by_model(self, count: Callable[[AgentState, str], int]) -> Values:
+        found = Counter[str]()
+        if self.state is not None:
+            for model in self.state.endpoints.pools:
+                found[self._label_of(model)] += count(self.state, model)
+        return _by_name(found)
 
-    def _update_endpoints(self) -> None:
-        # An endpoint whose address changed is listed twice until requests to the old address end. The new address is
-        # listed first, so the order is reversed to keep the new address.
-        every = {endpoint.name: endpoint for endpoint in reversed(list(self._state.endpoints.every()))}
-        places = self._metrics.endpoints.places
-        places.update(self._state.endpoints.every())
-        endpoints = {name: endpoint for name, endpoint in every.items() if name in places.named}
-        for gone in self._exported_endpoints - endpoints.keys():
-            self._metrics.endpoints.remove(gone)
-        for name, endpoint in endpoints.items():
-            self._metrics.endpoints.set_load(name, endpoint.view.in_flight, endpoint.view.ready, endpoint.view.draining)
-            self._metrics.endpoints.set_ejection(
-                name,
-                endpoint.view.weight,
-                ejected=endpoint.ejection.is_ejected,
-                suspect=endpoint.ejection.state is EjectionState.SUSPECT,
-            )
-            self._metrics.endpoints.set_speed(name, endpoint.view.slots, endpoint.learner.learned)
-            values = {signal: reading.value for signal, reading in endpoint.readings.items()}
-            heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
-            self._metrics.endpoints.set_signals(name, values, endpoint.now() - heard_at)
-            if (events := endpoint.kv_events) is None:
-                self._metrics.endpoints.remove_kv_events(name)
-            else:
-                self._metrics.endpoints.set_kv_events(
-                    name,
-                    current=events.current,
-                    blocks=len(events.log.blocks),
-                    batches=events.log.batches,
-                    gaps=events.log.gaps,
-                )
-        siblings = slowdowns((each, (each.models, each.spec.accelerator)) for each in every.values())
-        self._metrics.endpoints.set_slowdowns({name: siblings[name] for name in endpoints if name in siblings})
-        gpus = {name: endpoint.reported.gpus for name, endpoint in endpoints.items()}
-        self._metrics.endpoints.set_gpus({name: state for name, state in gpus.items() if state is not None})
-        reported = {name: endpoint.reported.skews for name, endpoint in endpoints.items()}
-        skews = {name: {skew.against for skew in found.values()} for name, found in reported.items() if found}
-        self._metrics.endpoints.set_skews(skews)
-        self._exported_endpoints = set(endpoints)
+    def _in_flight_of(self, state: AgentState, model: str) -> int:
+        return self.in_flight.get(model, 0)
 
-    def _update_peers(self) -> None:
-        regions = self._state.peers.regions
-        for gone in self._exported_peers - regions.keys():
-            self._metrics.remove_peer(gone)
-        for name, peer in regions.items():
-            self._metrics.set_peer(name, peer.health.state, peer.rtt_s)
-        self._exported_peers = set(regions)
+    def _queued_of(self, state: AgentState, model: str) -> int:
+        return state.queue.waiting_here(model)

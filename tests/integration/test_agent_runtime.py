@@ -208,7 +208,7 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         status = msgspec.json.decode(msgspec.json.encode(here.status()))
         assert status["ready"] is True
         assert status["peers"]["eu-es"]["state"] == "healthy"
-        here.state_metrics.update({"m": 2})
+        here.update_metrics({"m": 2})
         text = de.metrics.render().decode()
         assert 'penstock_agent_peer_state{region="eu-es",state="healthy"} 1.0' in text
         assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
@@ -225,11 +225,11 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         assert de.reports[-1].rejected_files[0].startswith(f"{file}:1: ")
         assert here.endpoints.sources.specs == before
         assert here.status()["rejected_files"].keys() == {"endpoints"}
-        here.state_metrics.update({})
+        here.update_metrics({})
         assert 'penstock_agent_file_rejected{file="endpoints"} 1.0' in de.metrics.render().decode()
         file.write_text(good)
         await until(lambda: de.reports[-1].rejected_files == ())
-        here.state_metrics.update({})
+        here.update_metrics({})
         assert 'penstock_agent_file_rejected{file="endpoints"} 0.0' in de.metrics.render().decode()
 
 
@@ -383,13 +383,13 @@ async def test_series_of_removed_objects_are_removed(sites: list[Site], own_etcd
     await publish(own_etcd)
     async with de.running() as here:
         await until(lambda: here.config.policy is not None)
-        here.state_metrics.update({})
+        here.update_metrics({})
         assert 'endpoint="gpu-0"' in de.metrics.render().decode()
         assert 'peer_state{region="eu-es"' in de.metrics.render().decode()
         (de.directory / "endpoints.yaml").write_text("[]")
         await until(lambda: list(here.endpoints.every()) == [])
         here.peers.use(msgspec.structs.replace(POLICY, regions={"eu-de": POLICY.regions["eu-de"]}))
-        here.state_metrics.update({})
+        here.update_metrics({})
         assert 'endpoint="gpu-0"' not in de.metrics.render().decode()
         assert 'peer_state{region="eu-es"' not in de.metrics.render().decode()
 

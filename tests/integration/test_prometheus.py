@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -37,11 +38,11 @@ from penstock.accounts.outcome_rules import Counts, Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
-from penstock.cost.work import Speed, Work
+from penstock.cost.work import Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.gpu_metrics import GpuState
-from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.outlier_ejection import AttemptOutcome, EjectionState
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst
@@ -61,11 +62,11 @@ from penstock.tenancy.without_leader import full_rate
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.agent_state import endpoint_sample, state_sample
 
 RULES = GENERATED / "rules.yaml"
 
@@ -472,6 +473,13 @@ def test_a_healthy_fleet_fires_no_alert(tmp_path: Path) -> None:
 
 
 KEPT = ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)
+GPU = endpoint_sample(
+    signals={Signal.KV_USED: 0.7, Signal.PREFIX_HITS: 0.0, Signal.PREFIX_QUERIES: 0.0},
+    ejection=SimpleNamespace(is_ejected=True, state=EjectionState.EJECTED),
+    reported=SimpleNamespace(
+        gpus=GpuState(1, 0.9, 0.5, 60.0, True), skews={"m": SimpleNamespace(against=SkewAgainst.ENGINE)}
+    ),
+)
 
 
 def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
@@ -479,21 +487,18 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics = AgentMetrics()
     metrics.use_names(["m"], ["eu-de", "eu-es"])
     metrics.usage.use_names(["acme"], {"m": 1.0})
-    metrics.set_in_flight("m", 2)
-    metrics.endpoints.set_load("gpu-1", 2, True)
-    metrics.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
-    metrics.endpoints.set_slowdowns({"gpu-1": 1.1})
-    metrics.endpoints.set_skews({"gpu-1": [SkewAgainst.ENGINE]})
-    metrics.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, True)})
-    metrics.endpoints.places.named["gpu-1"] = EndpointTraffic()
     metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
     metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
-    metrics.endpoints.set_ejection("gpu-1", 0.4, ejected=True, suspect=False)
-    metrics.endpoints.set_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
-    metrics.set_peer("eu-es", restless, 0.02)
-    metrics.set_config(7, 41, 0.5)
-    metrics.set_shared_load(True, 0.01)
-    metrics.budgets.update(budgets(), 0.0)
+    peer = SimpleNamespace(health=SimpleNamespace(state=restless), rtt_s=0.02)
+    state = state_sample(
+        GPU,
+        endpoint_sample("gpu-2"),
+        pools={"m": 0},
+        peers=SimpleNamespace(regions={"eu-es": peer}),
+        tally=SimpleNamespace(objectives={"m": {Measure.FIRST_BYTE: KEPT}}),
+        budgets=budgets(),
+    )
+    metrics.use_state(state, {"m": 2})
     return metrics
 
 
@@ -504,7 +509,7 @@ def budgets() -> TenantBudgets:
     assert sender is not None
     estimate = WorkEstimate("acme", "m", Cost(), CostInputs(10), Work(0.0, 1.0), False)
     for _ in range(10):
-        found.reserve(sender, Policy({}, {"m": Model("m")}, {}, ()), estimate, 0.0)
+        found.reserve(sender, Policy({}, {"m": Model("m")}, {}, ()), estimate, time.monotonic())
     return found
 
 
@@ -554,11 +559,9 @@ def work(metrics: AgentMetrics) -> None:
         pass
     gaps.wrote()
     gaps.wrote()
-    metrics.endpoints.set_signals(
-        "gpu-1", {Signal.PREFIX_HITS: KEPT.answers, Signal.PREFIX_QUERIES: 2 * KEPT.answers}, 0.3
-    )
+    GPU.readings[Signal.PREFIX_HITS].value = KEPT.answers
+    GPU.readings[Signal.PREFIX_QUERIES].value = 2 * KEPT.answers
     KEPT.ended(Counts.SUCCESS, 0.05, 2.0)
-    metrics.set_objectives({"m": {Measure.FIRST_BYTE: KEPT}})
 
 
 def leader() -> ControlPlaneMetrics:

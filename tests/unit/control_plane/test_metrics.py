@@ -25,7 +25,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
-from penstock.cost.work import Speed, Work
+from penstock.cost.work import Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.gpu_metrics import GpuState
@@ -33,9 +33,7 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.kinds.models import Cost, CostUnit, Model
-from penstock.policy.kinds.tenants import Tenant
-from penstock.policy.policy import Policy
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase
@@ -48,11 +46,11 @@ from regional_agent.http.limits import Limits
 from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.versions.quality_metrics import PairResult
+from tests.support.agent_state import NEVER_READ, endpoint_sample, state_sample
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -244,16 +242,8 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.dns.live_regions = lambda: [(("eu.api.example.com",), 2.0)]
     agent.render()
     done(agent)
-    agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.queues.displaced(0, 1)
-    agent.endpoints.set_load("gpu-1", 2, True)
-    agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
-    agent.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
-    agent.endpoints.set_slowdowns({"gpu-1": 1.1})
-    agent.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, False)})
-    agent.endpoints.set_skews({"gpu-1": [SkewAgainst.POLICY]})
-    agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
     agent.quality.counted("llama-v2", PairResult.FAILED)
     agent.on_demand.models = cast(
         Any,
@@ -266,8 +256,6 @@ def one_of_everything(agent: AgentMetrics) -> None:
     )
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
-    agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
-    agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
     agent.dns.answered("eu.api.example.com", "eu-de")
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
@@ -278,10 +266,18 @@ def one_of_everything(agent: AgentMetrics) -> None:
     gaps.wrote()
     agent.endpoints.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
-    agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
-    agent.set_directories({"dns:gpu.test": 4.0})
-    agent.set_rejected_files({"endpoints": "", "geoip": "it is damaged"})
-    agent.set_objectives({"llama": {Measure.FIRST_BYTE: ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)}})
+    endpoint = endpoint_sample(
+        signals={Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0},
+        kv_events=SimpleNamespace(current=True, log=SimpleNamespace(blocks=set("abcd"), batches=2, gaps=0)),
+        reported=SimpleNamespace(
+            gpus=GpuState(1, 0.9, 0.5, 60.0, False), skews={"llama": SimpleNamespace(against=SkewAgainst.POLICY)}
+        ),
+    )
+    objectives = {"llama": {Measure.FIRST_BYTE: ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)}}
+    state = state_sample(
+        endpoint, endpoint_sample("gpu-2"), pools={"llama": 1}, tally=SimpleNamespace(objectives=objectives)
+    )
+    agent.use_state(state, {"llama": 3})
 
 
 def leading() -> ControlPlaneMetrics:
@@ -419,11 +415,12 @@ def test_only_requests_that_a_client_waited_for_are_measured(
 def test_names_invented_by_clients_become_no_labels(agent: AgentMetrics) -> None:
     for number in range(100):
         done(agent, model=f"made-up-{number}", server=f"nowhere-{number}", outcome="refused")
-        agent.set_in_flight(f"made-up-{number}", 1)
+    agent.use_state(state_sample(pools={"made-up-1": 2, "made-up-2": 3}), {"made-up-1": 4})
     text = agent.render().decode()
     assert "made-up" not in text
     assert "nowhere" not in text
     assert value(agent, "requests_total", HOME_OK | {"model": "other", "server": "other", "outcome": "refused"}) == 100
+    assert [value(agent, f"requests_{name}", {"model": "other"}) for name in ("in_flight", "queued")] == [4, 5]
     assert len(agent.ended.known) == 0
 
 
@@ -442,7 +439,7 @@ def test_a_new_policy_drops_the_series_of_what_it_no_longer_names(agent: AgentMe
     done(agent)
     done(agent, model="mixtral")
     done(agent, server="eu-es")
-    agent.set_in_flight("mixtral", 4)
+    agent.use_state(state_sample(pools={"mixtral": 0}, peers=SimpleNamespace(regions={})), {"mixtral": 4})
     agent.use_names(["llama"], ["eu-de"])
     text = agent.render().decode()
     assert "mixtral" not in text
@@ -457,35 +454,32 @@ def test_the_kinds_of_requests_are_the_reasons_of_arcs_and_forwarded() -> None:
 
 
 def test_a_peer_is_in_exactly_one_state_until_it_is_removed(agent: AgentMetrics) -> None:
-    agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
-    agent.set_peer("eu-es", RegionState.FAILED, None)
+    peer = SimpleNamespace(health=SimpleNamespace(state=RegionState.FAILED), rtt_s=0.02)
+    agent.use_state(state_sample(peers=SimpleNamespace(regions={"eu-es": peer})), {})
     states = {
         state.value: value(agent, "peer_state", {"region": "eu-es", "state": state.value}) for state in RegionState
     }
     assert states == {state.value: float(state is RegionState.FAILED) for state in RegionState}
     assert value(agent, "peer_rtt_seconds", {"region": "eu-es"}) == 0.02
-    agent.remove_peer("eu-es")
-    assert "eu-es" not in agent.render().decode()
-
-
-def test_a_peer_that_was_never_measured_can_be_removed(agent: AgentMetrics) -> None:
-    agent.set_peer("eu-es", RegionState.UNKNOWN, None)
-    agent.remove_peer("eu-es")
+    peer.rtt_s = None
+    assert value(agent, "peer_rtt_seconds", {"region": "eu-es"}) is None
+    agent.use_state(state_sample(peers=SimpleNamespace(regions={})), {})
     assert "eu-es" not in agent.render().decode()
 
 
 def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
-    agent.endpoints.set_load("gpu-1", 2, True)
+    agent.use_state(state_sample(endpoint_sample()), {})
     assert value(agent, "endpoint_ready", {"endpoint": "gpu-1"}) == 1
-    agent.endpoints.remove("gpu-1")
+    agent.use_state(state_sample(), {})
     assert "gpu-1" not in agent.render().decode()
 
 
 def test_a_configuration_never_received_is_infinitely_old(agent: AgentMetrics) -> None:
+    agent.use_state(state_sample(**NEVER_READ), {})
     assert value(agent, "config_age_seconds") == inf
     assert value(agent, "shared_load_age_seconds") == inf
-    agent.set_config(7, 41, 0.5)
-    agent.set_shared_load(True, 0.01)
+    assert value(agent, "plan_epoch") == 0
+    agent.use_state(state_sample(), {})
     assert [value(agent, name) for name in ("plan_epoch", "plan_generation", "config_age_seconds")] == [
         7,
         41,
@@ -612,45 +606,9 @@ def test_what_the_fleet_causes_is_overhead_and_not_the_tenants(agent: AgentMetri
     assert [value(agent, name, ACME) for name in names] == [0.0, 0, 7.0]
 
 
-def test_directories_that_are_no_longer_named_have_no_series(agent: AgentMetrics) -> None:
-    agent.set_directories({"dns:gpu.test": 4.0, "srv:_http._tcp.gpu.test": inf})
+def test_a_directory_that_never_answered_is_infinitely_old(agent: AgentMetrics) -> None:
+    state = state_sample()
+    state.endpoints.sources.discovery.ages_s = lambda: {"srv:_http._tcp.gpu.test": inf}
+    agent.use_state(state, {})
     assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) == inf
-    agent.set_directories({"dns:gpu.test": 5.0})
-    assert value(agent, "directory_age_seconds", {"directory": "dns:gpu.test"}) == 5.0
-    assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) is None
-
-
-def test_named_tenants_and_those_with_the_most_use_have_series_and_the_rest_share_one() -> None:
-    agent = AgentMetrics(max_tenant_series=2)
-    tenants = {f"t{number:02}": Tenant(f"t{number:02}", "d", priority=number == 30) for number in range(31)}
-    policy = Policy(regions={}, models={"llama": Model("llama")}, tenants=tenants, residency=())
-    agent.use_policy(policy)
-
-    def use(tenant: str, used_s: float, now: float) -> None:
-        agent.usage.ended(estimate(tenant), account(None, ended_at=now), used_s, 1.0, None)
-
-    def labels() -> set[str]:
-        return {tenant for tenant, _, _ in agent.usage.series()}
-
-    # Places that are free are taken at once, by tenants of the policy and by those that the API created.
-    for number, tenant in enumerate(("t30", "t00", "made-1", "t05", "made-2", "made-3")):
-        use(tenant, 1.0 + number, 1.0)
-    assert labels() == {"t30", "t00", "made-1", "t05", "other"}
-    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 11
-    # Later, those with the most use have them, but a tenant does not lose its own to one with little more.
-    for tenant in ("made-2", "made-3", "t05"):
-        use(tenant, {"t05": 6.0, "made-3": 9.0, "made-2": 1.0}[tenant], 100.0)
-    use("t00", 1.0, 301.0)
-    use("made-1", 0.1, 302.0)
-    use("made-3", 3.0, 303.0)
-    assert labels() == {"t30", "t00", "made-3", "t05", "other"}
-    assert value(agent, "gpu_seconds_total", {"tenant": "made-3", "model": "llama"}) == 3
-    assert value(agent, "gpu_seconds_total", {"tenant": "t05", "model": "llama"}) == 10
-    agent.use_policy(Policy(regions={}, models={}, tenants={}, residency=()))
-    use("t30", 1.0, 304.0)
-    assert agent.usage.series() == []
-
-
-def test_one_stream_of_sixteen_is_measured(agent: AgentMetrics) -> None:
-    sampled = [agent.sample_stream("llama") is not None for _ in range(33)]
-    assert [number for number, is_sampled in enumerate(sampled) if is_sampled] == [0, 16, 32]
+    assert value(agent, "directory_age_seconds", {"directory": "dns:gpu.test"}) is None

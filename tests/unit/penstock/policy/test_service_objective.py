@@ -26,6 +26,7 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
+from tests.support.agent_state import state_sample
 
 SOON = ServiceObjective(1.0, 0.9)
 
@@ -98,7 +99,7 @@ def test_metrics_cover_models_with_an_objective_only() -> None:
     counted, metrics = tally(), AgentMetrics()
     counted.ended("m", Outcome.OK, 0.5, 2.0, streaming=True)
     counted.ended("m", Outcome.TIMED_OUT, None, 2.0, streaming=True)
-    metrics.set_objectives(counted.objectives)
+    metrics.use_state(state_sample(tally=counted), {})
     page = metrics.render().decode()
     for line in (
         'penstock_agent_slo_requests_total{measure="first_byte",met="true",model="m"} 1.0',
@@ -108,7 +109,7 @@ def test_metrics_cover_models_with_an_objective_only() -> None:
         assert line in page.splitlines()
     assert '"other"' not in page
     counted.use_objectives(models(None))
-    metrics.set_objectives(counted.objectives)
+    metrics.use_state(state_sample(tally=counted), {})
     assert 'model="m"' not in metrics.render().decode()
 
 

@@ -1,0 +1,81 @@
+"""The state of an agent without its parts, for tests of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.cost.work import Speed
+from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import EjectionState
+from penstock.health.region_health import RegionState
+from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
+
+SPEED = Speed(0.0, 1.0, 1.0, 0.02)
+
+
+class NoBudgets:
+    """The budgets of an agent without tenants."""
+
+    refused: Mapping[Any, int] = {}
+    is_without_leader = False
+
+    def __len__(self) -> int:
+        return 0
+
+    def fullest(self, used: float, now: float) -> list[Any]:
+        return []
+
+
+NEVER_READ: dict[str, Any] = {
+    "config": SimpleNamespace(plan=None, age_s=lambda: inf),
+    "shared_load": SimpleNamespace(up=False, shared=False, age_s=lambda: 0.0),
+}
+"""The state of an agent that has read no configuration."""
+
+
+def endpoint_sample(
+    name: str = "gpu-1", *, signals: Mapping[Signal, float] | None = None, signal_age_s: float = 0.5, **changes: Any
+) -> Any:
+    """Return what metrics read of an endpoint with two requests, at the time `signal_age_s`."""
+    fields: dict[str, Any] = {
+        "view": SimpleNamespace(in_flight=2, ready=True, draining=False, weight=0.5, slots=4, speed=SPEED),
+        "ejection": SimpleNamespace(is_ejected=False, state=EjectionState.NONE),
+        "learner": SimpleNamespace(learned=SPEED),
+        "reported": SimpleNamespace(gpus=None, skews={}),
+        "readings": {each: SimpleNamespace(value=value, received_at=0.0) for each, value in (signals or {}).items()},
+        "kv_events": None,
+        "traffic": EndpointTraffic(),
+        "completions": 0,
+        "models": ("m",),
+        "spec": SimpleNamespace(accelerator="h100"),
+    }
+    return SimpleNamespace(name=name, now=lambda: signal_age_s, **(fields | changes))
+
+
+def state_sample(*endpoints: Any, pools: Mapping[str, int] | None = None, **changes: Any) -> Any:
+    """Return the state of an agent.
+
+    Args:
+        pools: the number of waiting requests by model.
+    """
+    waiting = dict(pools or {})
+    discovery = SimpleNamespace(ages_s=lambda: {"dns:gpu.test": 4.0})
+    healthy = SimpleNamespace(health=SimpleNamespace(state=RegionState.HEALTHY), rtt_s=0.02)
+    spool = SimpleNamespace(lost_records=0, use=SimpleNamespace(total_bytes=0, oldest_at=None))
+    fields: dict[str, Any] = {
+        "config": SimpleNamespace(plan=SimpleNamespace(epoch=7, generation=41), age_s=lambda: 0.5),
+        "endpoints": SimpleNamespace(
+            pools=waiting, every=lambda: endpoints, sources=SimpleNamespace(discovery=discovery)
+        ),
+        "queue": SimpleNamespace(waiting_here=waiting.get),
+        "peers": SimpleNamespace(regions={"eu-es": healthy}),
+        "tally": SimpleNamespace(objectives={}),
+        "file_problems": lambda: {"endpoints": "", "geoip": "it is damaged"},
+        "shared_load": SimpleNamespace(up=True, shared=True, age_s=lambda: 0.01),
+        "ledger": SimpleNamespace(spool=spool),
+        "budgets": NoBudgets(),
+    }
+    return SimpleNamespace(**(fields | changes))
