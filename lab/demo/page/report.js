@@ -163,7 +163,7 @@ function timeline(player) {
     player.goTo(Math.max(0, Math.min(run.duration_s, ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT) * run.duration_s)));
   });
   return section("Timeline", "Each row shows the answered requests per second of one home region; the colour is the serving region. A red cross is an unanswered request. Click to see a moment on the map.",
-    h("div", { class: "scroll" }, svg), h("ol", { class: "events" }, report.events.map(({ at_s, text, kind }) => h("li", { class: /killed|exit/.test(kind) ? "bad" : null }, h("time", {}, `${clock(at_s)} `), text))));
+    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Timeline" }, svg), h("ol", { class: "events" }, report.events.map(({ at_s, text, kind }) => h("li", { class: /killed|exit/.test(kind) ? "bad" : null }, h("time", {}, `${clock(at_s)} `), text))));
 }
 
 function areas(home, byServer, base, most) {
