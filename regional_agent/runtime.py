@@ -246,7 +246,7 @@ class AgentRuntime:
         local = LocalTargets(services, self.queue, self.prompt_tokens, self.on_demand)
         self.responder.publish_prefixes(local.hot_prefixes, chooser.affinity, clock)
         peers = PeerTargets(region, self.config, self.peers, clock)
-        self.router = Router(self.config, self.client_requests, local, peers, rng)
+        self.router = Router(self.config, self.client_requests, local, peers, rng, self.tally.message_bytes)
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
         files = ("endpoints", self.endpoints.sources), ("geoip", self.locator.geoip)

@@ -7,8 +7,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.policy.kinds.models import Model
+
 MEMORY_REQUESTS: Final = 1_000
 """Number of requests after which the mean follows the newest as an exponentially weighted one."""
+
+PRIOR_REQUESTS: Final = 20
+"""Number of requests as which the sizes of the policy count."""
 
 MAX_MODELS: Final = 1_000
 """Maximum number of models in one report."""
@@ -48,6 +53,11 @@ class MessageBytes(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
+def prior_bytes(model: Model) -> MessageBytes:
+    """The sizes of the policy, with which measured ones are merged."""
+    return MessageBytes(model.name, PRIOR_REQUESTS, model.request_bytes, model.response_bytes)
+
+
 class BytesTally:
     """The sizes of one agent's messages, by model."""
 
@@ -68,6 +78,11 @@ class BytesTally:
             known[0] += 1.0
         known[1] += (request_bytes - known[1]) / known[0]
         known[2] += (response_bytes - known[2]) / known[0]
+
+    def of(self, model: Model) -> MessageBytes:
+        """Return the sizes of a model; of few requests they count little beside those of the policy."""
+        known, prior = self._of.get(model.name), prior_bytes(model)
+        return prior if known is None else prior.merged(MessageBytes(model.name, int(known[0]), known[1], known[2]))
 
     def report(self) -> tuple[MessageBytes, ...]:
         """Return the sizes by model."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.fleet.message_bytes import MessageBytes
-from penstock.policy.kinds.models import Model
 from penstock.policy.policy import BYTES_PER_GB
 
 if TYPE_CHECKING:
@@ -16,11 +14,23 @@ if TYPE_CHECKING:
 Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 
-def egress_cost(sizes: Model | MessageBytes, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
+class MessageSizes(Protocol):
+    """The sizes of a body and of its response: as policy assumes them, or as measured."""
+
+    @property
+    def request_bytes(self) -> float:
+        """Size (bytes) of the body."""
+
+    @property
+    def response_bytes(self) -> float:
+        """Size (bytes) of the response."""
+
+
+def egress_cost(sizes: MessageSizes, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
     """The egress cost of a request that enters in one region and is served in another: its body and its response.
 
     Args:
-        sizes: the mean sizes of bodies and responses: as policy assumes them, or as measured.
+        sizes: of the request, or of the mean request.
         entry_per_gb: price of a GB leaving the entry region, in the currency of the bundle.
         server_per_gb: the same for the serving region.
     """

@@ -10,15 +10,12 @@ from math import floor, log10
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.fleet.message_bytes import MessageBytes
+from penstock.fleet.message_bytes import MessageBytes, prior_bytes
 from penstock.fleet.snapshot import FRESH_S, Snapshot
 from penstock.policy.policy import Policy
 
 RoundTrips = Mapping[tuple[str, str], float]
 """Round trip (ms) by origin and server."""
-
-PRIOR_REQUESTS = 20
-"""Number of requests as which the sizes of the policy count."""
 
 DIGITS = 2
 """Significant digits of measured sizes: a size that changes a little shall not change a plan."""
@@ -60,8 +57,7 @@ def measured_bytes(policy: Policy, snapshot: Snapshot, now: float) -> dict[str, 
         for row in held.report.message_bytes:
             model = policy.models.get(row.model)
             if model is not None and row.requests > 0:
-                prior = MessageBytes(model.name, PRIOR_REQUESTS, model.request_bytes, model.response_bytes)
-                found[model.name] = found.get(model.name, prior).merged(row)
+                found[model.name] = (found.get(model.name) or prior_bytes(model)).merged(row)
     return {
         name: MessageBytes(name, row.requests, _rounded(row.request_bytes), _rounded(row.response_bytes))
         for name, row in found.items()

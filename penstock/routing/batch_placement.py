@@ -1,4 +1,5 @@
-"""Selects the region of a batch request: the cheapest permitted region with idle slots, by the prices of the hour.
+"""Selects the region of a batch request: the cheapest permitted region with idle slots, by the prices of the hour and
+of egress.
 
 Batch requests follow no shares of the plan, since they use what all other requests leave idle. They need room in every
 region: idle slots at the origin, and a batch credit elsewhere, which a region grants out of what remains after the
@@ -13,8 +14,8 @@ from collections.abc import Mapping
 
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.planning.plan import ArcReason
-from penstock.policy.gpu_price import gpu_price
 from penstock.policy.policy import Policy
+from penstock.routing.batch_price import batch_price, batch_work
 from penstock.routing.reasons import Reason, Refusal, Rejection
 from penstock.routing.region_selection import (
     Closures,
@@ -46,7 +47,8 @@ def batch_options(
         return Refusal(Reason.SATURATED, detail, tuple(rejected), retry_after_s=MIN_RETRY_S)
     origin, at = request.origin, request.batch_at
     assert at is not None
-    prices = {name: gpu_price(policy, name, at) for name in idle}
+    work = request.batch_work or batch_work(policy.models[request.model])
+    prices = {name: batch_price(policy, origin, name, work, at) for name in idle}
 
     def order(name: str) -> tuple[bool, float, bool, float, str]:
         is_elsewhere = name != origin
@@ -55,7 +57,7 @@ def batch_options(
 
     chosen = min(idle, key=order)
     rejected += [
-        Rejection(name, Reason.COSTS_MORE, f"{price:g} for a GPU hour, and {prices[chosen]:g} in {chosen}")
+        Rejection(name, Reason.COSTS_MORE, f"{price:g} for a GPU hour with egress, and {prices[chosen]:g} in {chosen}")
         for name, price in prices.items()
         if price > prices[chosen]
     ]

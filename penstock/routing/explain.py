@@ -25,6 +25,7 @@ from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.result_cache.cache_key import cache_for, may_keep
 from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.affinity import session_key
+from penstock.routing.batch_price import BatchWork
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
@@ -67,6 +68,8 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Unix time (s) of the prices by which a batch request is placed."""
     max_use: float = 1.0
     """Part (0-1] of a region's slots up to which the batch request starts; 1 at control planes, which know no waits."""
+    batch_work: BatchWork | None = None
+    """What a mean batch request uses, as the agent measures it; None for the values of the policy."""
 
     def by(self, record: TenantRecord) -> ExplainQuery:
         """Return the query for a tenant that the API created."""
@@ -280,6 +283,7 @@ def _chosen(
         stays_in=query.stays_in,
         batch_at=query.at if query.is_batch else None,
         max_use=query.max_use,
+        batch_work=query.batch_work,
     )
     decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):

@@ -21,6 +21,7 @@ from penstock.planning.plan import NONE_CLOSED, ArcReason, ClassPlan
 from penstock.planning.share_change_limit import ramped
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
+from penstock.routing.batch_price import BatchWork
 from penstock.routing.reasons import Reason, Refusal, Rejection
 from penstock.routing.region_prefixes import NOTHING_SPARED
 from penstock.routing.session_home import home_of
@@ -107,6 +108,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Unix time (s) at which a batch request, which is below all priorities, is placed; None for other requests."""
     max_use: float = 1.0
     """Part (0-1] of a region's slots up to which the batch request starts."""
+    batch_work: BatchWork | None = None
+    """What the batch request uses, by which regions are compared; None for a mean request by the policy."""
 
 
 class Closures(msgspec.Struct, frozen=True):

@@ -14,8 +14,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
+from penstock.fleet.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
+from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
+from penstock.routing.batch_price import BatchWork, batch_work
 from penstock.routing.decision import decide
 from penstock.routing.hot_prefixes import SHORTEST
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
@@ -60,7 +63,13 @@ class Router:
     """Creates the attempts of requests."""
 
     def __init__(
-        self, config: ActiveConfig, requests: ClientRequestReader, local: LocalTargets, peers: PeerTargets, rng: Random
+        self,
+        config: ActiveConfig,
+        requests: ClientRequestReader,
+        local: LocalTargets,
+        peers: PeerTargets,
+        rng: Random,
+        sizes: BytesTally,
     ) -> None:
         """Create the router of an agent.
 
@@ -69,6 +78,7 @@ class Router:
             requests: reads the requests of clients.
             local: the endpoints of this region.
             peers: the agents of other regions.
+            sizes: of the messages of models, by which the egress of batch requests is estimated.
         """
         self.region = local.region
         self.requests = requests
@@ -79,6 +89,7 @@ class Router:
         self.queue = local.queue
         """The admission queues."""
         self._rng = rng
+        self._sizes = sizes
         self.spilled = SpilledSessions()
         """The sessions that this agent sent to other regions by spillover."""
 
@@ -308,6 +319,7 @@ class Router:
         assert policy is not None
         local, model, priced_at = self.local, context.model, time.time()
         waits = not in_turn and occupies_slot(context) and self.queue.must_queue(context)
+        work = self.batch_work(policy, model, context.request.length or context.request.received_bytes)
         while True:
             views = self.views(permitted.regions, model, now)
             if waits:
@@ -316,7 +328,13 @@ class Router:
             else:
                 views[self.region] = replace(views[self.region], batch_room=local.batch_room(context))
             request = RegionRequest(
-                self.region, model, permitted, context.tried_regions, batch_at=priced_at, max_use=context.max_use
+                self.region,
+                model,
+                permitted,
+                context.tried_regions,
+                batch_at=priced_at,
+                max_use=context.max_use,
+                batch_work=work,
             )
             decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
@@ -331,6 +349,20 @@ class Router:
             context.tried(where.region, target)
             if target is _TOO_LONG:
                 self._exclude_shorter(context, views)
+
+    def batch_work(self, policy: Policy, model: str, body_bytes: int | None = None) -> BatchWork | None:
+        """Return what a batch request uses, as far as it was measured here; None if the policy lacks the model.
+
+        Args:
+            body_bytes: size (bytes) of the body; None for that of a mean request.
+        """
+        found, pool = policy.models.get(model), self.local.endpoints.pool(model)
+        if found is None:
+            return None
+        work = batch_work(found, pool.service_s, pool.slots / pool.ready if pool.ready else 0.0)
+        sizes = self._sizes.of(found)
+        request_bytes = sizes.request_bytes if body_bytes is None else body_bytes
+        return replace(work, request_bytes=request_bytes, response_bytes=sizes.response_bytes)
 
     def _spared_elsewhere(self, context: RequestContext, views: Mapping[str, RegionView]) -> Mapping[str, float]:
         """Return the prefill (s) that the caches of other permitted regions spare a request."""

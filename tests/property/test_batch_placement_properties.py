@@ -1,4 +1,5 @@
-"""Batch requests in any fleet: never in a forbidden region, never above the credits, in the cheapest idle region."""
+"""Batch requests in any fleet: never in a forbidden region, never above the credits, in the cheapest idle region,
+egress included."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from penstock.policy.kinds.regions import PriceHours, RegionRole
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
+from penstock.routing.batch_price import BatchWork
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionRequest, RegionView, is_usable
@@ -28,6 +30,10 @@ from tests.support.examples import examples
 
 roles = st.sampled_from((RegionRole.ACTIVE, RegionRole.ACTIVE, RegionRole.ACTIVE, RegionRole.PASSIVE))
 prices = st.sampled_from((0.5, 1.0, 2.0))
+per_gb = st.sampled_from((0.0, 0.0, 0.5, 1.0))
+sizes = st.sampled_from((0.0, 5e8, 1e9))
+works = st.builds(BatchWork, st.sampled_from((1800.0, 3600.0)), sizes, sizes)
+"""Prices of these amounts are exact."""
 price_hours = st.lists(st.builds(PriceHours, prices, st.integers(0, 23), st.integers(1, 24)), max_size=2).map(tuple)
 
 
@@ -36,7 +42,11 @@ def priced_policies(draw: st.DrawFn) -> Policy:
     policy = draw(policies)
     regions = {
         name: msgspec.structs.replace(
-            region, cost_per_gpu_hour=draw(prices), price_hours=draw(price_hours), role=draw(roles)
+            region,
+            cost_per_gpu_hour=draw(prices),
+            price_hours=draw(price_hours),
+            role=draw(roles),
+            egress_cost_per_gb=draw(per_gb),
         )
         for name, region in policy.regions.items()
     }
@@ -68,6 +78,7 @@ with_room = st.fixed_dictionaries(
     st.sampled_from(NAMES),
     st.frozensets(st.sampled_from(NAMES), max_size=2),
     st.integers(0, 7 * 24 - 1),
+    works,
 )
 @settings(max_examples=examples(600))
 def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
@@ -78,13 +89,14 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
     origin: str,
     closed: frozenset[str],
     hour: int,
+    work: BatchWork,
 ) -> None:
     held = authorize_at_origin(policy, origin, "m", about)
     if not isinstance(held, Mask):
         return
     at = hour * 3600.0
     plan = RegionPlan(origin, 1, 1, "", 0.0, (), closed=tuple(Closed(name, "m", False) for name in sorted(closed)))
-    request = RegionRequest(origin, "m", held.permitted, earlier, batch_at=at, max_use=0.75)
+    request = RegionRequest(origin, "m", held.permitted, earlier, batch_at=at, max_use=0.75, batch_work=work)
     decision = decide(policy, plan, held, request, seen, Random(1))
     admissible = {
         name
@@ -97,6 +109,13 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
         and view.batch_room > 0
         and (view.slots == 0 or view.in_use < 3)
     }
+
+    def cost(name: str) -> float:
+        """The cost of the request: its GPU hours, its body from the origin, and its response from the region."""
+        there, here = policy.regions[name], policy.regions[origin]
+        sent = here.egress_cost_per_gb * work.request_bytes + there.egress_cost_per_gb * work.response_bytes
+        return gpu_price(policy, name, at) * work.gpu_s / 3600.0 + (sent / 1e9 if name != origin else 0.0)
+
     if isinstance(decision, Refusal):
         assert not admissible
         assert decision.reason in (Reason.SATURATED, Reason.NONE_READY)
@@ -106,13 +125,12 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
     active = {name for name in admissible if name == origin or policy.regions[name].role is RegionRole.ACTIVE}
     first = active or admissible
     assert chosen.region in first
-    assert gpu_price(policy, chosen.region, at) == min(gpu_price(policy, name, at) for name in first)
+    assert cost(chosen.region) == min(cost(name) for name in first)
     assert chosen.spends_credit is (chosen.region != origin)
     if chosen.region != origin:
-        cheaper_home = origin in admissible and gpu_price(policy, origin, at) == gpu_price(policy, chosen.region, at)
-        assert not cheaper_home, "the origin is chosen where the price is the same"
+        assert origin not in admissible or cost(origin) > cost(chosen.region), "the origin is chosen at the same cost"
     dearer = {each.what for each in chosen.rejected if each.reason is Reason.COSTS_MORE}
-    assert dearer == {name for name in admissible if gpu_price(policy, name, at) > gpu_price(policy, chosen.region, at)}
+    assert dearer == {name for name in admissible if cost(name) > cost(chosen.region)}
 
 
 class Receiver:

@@ -386,7 +386,8 @@ def _router(agent: Agent, region: str) -> Router:
     requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, agent.demand, rng)
     services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.room_appeared)
     forwarding = PeerTargets(region, agent.config, peers, time.monotonic)
-    return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng)
+    sizes = agent.tally.message_bytes
+    return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng, sizes)
 
 
 def _endpoints_file(directory: Path, engines: Sequence[Address], fields: Mapping[str, Any]) -> Path:

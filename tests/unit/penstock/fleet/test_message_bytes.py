@@ -6,7 +6,15 @@ from math import inf, nan
 
 import pytest
 
-from penstock.fleet.message_bytes import MAX_MODELS, MEMORY_REQUESTS, BytesTally, MessageBytes
+from penstock.fleet.message_bytes import (
+    MAX_MODELS,
+    MEMORY_REQUESTS,
+    PRIOR_REQUESTS,
+    BytesTally,
+    MessageBytes,
+    prior_bytes,
+)
+from penstock.policy.kinds.models import Model
 
 
 def test_a_mean_follows_the_newest_requests_and_the_number_of_models_is_bounded() -> None:
@@ -22,6 +30,14 @@ def test_a_mean_follows_the_newest_requests_and_the_number_of_models_is_bounded(
     for number in range(MAX_MODELS + 5):
         tally.count(f"m-{number}", 1, 1)
     assert len(tally.report()) == MAX_MODELS
+
+
+def test_few_requests_count_little_beside_the_sizes_of_the_policy() -> None:
+    tally, model = BytesTally(), Model("m", request_bytes=1000.0, response_bytes=0.0)
+    assert tally.of(model) == prior_bytes(model)
+    for _ in range(PRIOR_REQUESTS):
+        tally.count("m", 3000, 10)
+    assert tally.of(model) == MessageBytes("m", 2 * PRIOR_REQUESTS, 2000.0, 5.0)
 
 
 @pytest.mark.parametrize(

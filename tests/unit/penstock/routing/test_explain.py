@@ -136,7 +136,7 @@ def test_a_batch_request_is_in_the_cheapest_region_with_idle_slots() -> None:
         "eu-de": (RegionVerdict.SPARE, [Reason.COSTS_MORE]),
         "eu-es": (RegionVerdict.REJECTED, [Reason.NO_IDLE_SLOTS]),
     }
-    assert reported(explanation)["eu-de"].reasons[0].detail == "3 for a GPU hour, and 2 in us-east"
+    assert reported(explanation)["eu-de"].reasons[0].detail == "3 for a GPU hour with egress, and 2 in us-east"
     below_all = msgspec.structs.replace(fleet.tenants["open"], priority=BATCH_PRIORITY)
     of_tier = msgspec.structs.replace(fleet, tenants={"open": below_all})
     same = explain(of_tier, None, ExplainQuery("eu-de", MODEL, "open"), views, Random(1))
