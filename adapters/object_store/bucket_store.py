@@ -16,7 +16,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, SignedMethod, StoredObject, StoreUnavailable
 
 TIMEOUT: Final = timedelta(seconds=20)
 """Maximum time of one HTTP request."""
@@ -77,10 +77,19 @@ class BucketStore:
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 
-    def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
+    def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
+        """Return a part of an object."""
+        try:
+            return bytes(obstore.get_range(self._store, path, start=start, length=size_bytes))
+        except FileNotFoundError:
+            raise ObjectMissing(f"{path}: no such object") from None
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+    def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
         """Return a URL for each object; the signature is made from the credentials, and nothing is checked."""
         try:
-            return list(obstore.sign(self._store, "GET", list(paths), timedelta(seconds=valid_s)))
+            return list(obstore.sign(self._store, method, list(paths), timedelta(seconds=valid_s)))
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, SignedMethod, StoredObject, StoreUnavailable
 
 _TEMPORARY = ".new"
 
@@ -63,8 +63,14 @@ class FolderStore:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
+        return self.read_range(path, 0, -1)
+
+    def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
+        """Return a part of a file; all that follows with a negative size."""
         try:
-            return (self.root / path).read_bytes()
+            with (self.root / path).open("rb") as file:
+                file.seek(start)
+                return file.read(size_bytes)
         except FileNotFoundError:
             raise ObjectMissing(f"{self.root / path}: no such file") from None
         except OSError as error:
@@ -89,7 +95,7 @@ class FolderStore:
             raise _unavailable(error, start) from None
         return sorted(found)
 
-    def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
+    def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
         """Raise StoreUnavailable: a folder has no URLs."""
         raise StoreUnavailable("a store in a folder signs no URLs")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
+
+SignedMethod = Literal["GET", "PUT"]
 
 
 class StoreUnavailable(Exception):
@@ -34,8 +36,11 @@ class ObjectStore(Protocol):
     def read(self, path: str) -> bytes:
         """Return the content of an object; raises ObjectMissing if there is none."""
 
-    def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
-        """Return a URL for each object that reads it without credentials, for a time (s)."""
+    def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
+        """Return a part of an object, less at its end; raises ObjectMissing if there is none."""
+
+    def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
+        """Return a URL for each path that reads its object, or writes it, without credentials, for a time (s)."""
 
     def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all objects below a folder, by path; none if it does not exist."""

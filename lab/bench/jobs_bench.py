@@ -33,6 +33,7 @@ from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads.input_file import InputFile
 
 READ_LINES: Final = 500
@@ -99,7 +100,7 @@ async def run(kind: str, requests: int, folder: str) -> Measured:
     batch = BatchRecord(batch_id, sender, record.id, "/v1/embeddings", "24h", now, now + 86_400, requests)
     claim = Claim(1, "bench", 1, now + LEASE_S, float(now))
     await batches.claim(JobPaths(TENANT, batch.id), claim)
-    store = OpenStore(JobStore("bench", f"file://{folder}"), files, batches)
+    store = OpenStore(JobStore("bench", f"file://{folder}"), files, batches, UploadStore(files.storage))
     runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()))
     began = _now()
     end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory()).run()

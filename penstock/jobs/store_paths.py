@@ -2,6 +2,7 @@
 
     tenants/<tenant>/files/<file>.json               record of a file
     tenants/<tenant>/file-data/<file>/<part>         its parts
+    tenants/<tenant>/uploads/<upload>/...            record, parts and end of an upload in parts
     tenants/<tenant>/batches/<batch>.json            record of a batch
     tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, cancellation, end
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
@@ -9,6 +10,7 @@
     open/<region>/<tenant>/<batch or job>            marks what has not ended
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
+    uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
 
 Identifiers begin with the time of creation, so that lists are in this order.
 """
@@ -24,12 +26,16 @@ RANDOM_BYTES: Final = 10
 
 _TIME_CHARS: Final = 12
 _ID: Final = re.compile(r"(file-|batch_|msgbatch_|job_)[0-9a-f]{32}")
+_UPLOAD_ID: Final = re.compile(r"upload_[0-9a-f]{32}")
+_PART_ID: Final = re.compile(r"part_[0-9a-f]{32}")
 
 FILE: Final = "file-"
 BATCH: Final = "batch_"
 MESSAGE_BATCH: Final = "msgbatch_"
 """A batch of Anthropic's API; BATCH is one of OpenAI's."""
 JOB: Final = "job_"
+UPLOAD: Final = "upload_"
+PART: Final = "part_"
 
 
 def new_id(prefix: str, unix_s: float, random: bytes) -> str:
@@ -123,6 +129,76 @@ def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Ex
         _, hour, tenant, identifier = mark.split("/")
         if _ID.fullmatch(identifier) and (int(hour) + 1) * _HOUR_S + retention_s <= now:
             yield Expiring(tenant, identifier, mark)
+
+
+UPLOADING: Final = "uploading"
+"""Folder of the marks of uploads in parts. Their order is that of the hours."""
+
+_IN_FLIGHT_HOURS: Final = 2
+"""Hours from the one in which an upload expires to its deletion: what was sent to a signed URL may still be written."""
+
+
+def is_upload(text: str) -> bool:
+    """Whether a text is the identifier of an upload in parts."""
+    return _UPLOAD_ID.fullmatch(text) is not None
+
+
+def is_part(text: str) -> bool:
+    """Whether a text is the identifier of a part of an upload."""
+    return _PART_ID.fullmatch(text) is not None
+
+
+def uploads(tenant: str) -> str:
+    """Folder of the uploads in parts of a tenant."""
+    return f"tenants/{tenant}/uploads"
+
+
+class UploadPaths(NamedTuple):
+    """Paths of one upload in parts."""
+
+    tenant: str
+    id: str
+
+    @property
+    def folder(self) -> str:
+        """Folder of everything of the upload."""
+        return f"{uploads(self.tenant)}/{self.id}"
+
+    @property
+    def record(self) -> str:
+        """Path of the record."""
+        return f"{self.folder}/upload.json"
+
+    @property
+    def end(self) -> str:
+        """Path of the record of the end."""
+        return f"{self.folder}/end.json"
+
+    @property
+    def problem(self) -> str:
+        """Path of the problem of the last completion, which the next request returns."""
+        return f"{self.folder}/problem.json"
+
+    @property
+    def parts(self) -> str:
+        """Folder of the parts."""
+        return f"{self.folder}/parts"
+
+    def part(self, part: str, number: int) -> str:
+        """Path of an object of a part, whose objects are in the order of their numbers."""
+        return f"{self.parts}/{part}/{number:06d}"
+
+    def mark(self, expires_at: float) -> str:
+        """Path of the mark of an upload that expires at a Unix time (s)."""
+        return f"{UPLOADING}/{int(expires_at) // _HOUR_S + _IN_FLIGHT_HOURS:08d}/{self.tenant}/{self.id}"
+
+
+def expired_uploads(marks: Iterable[str], now: float) -> Iterator[tuple[UploadPaths, str]]:
+    """The uploads, and their marks, that are deleted from `now` (Unix time, s)."""
+    for mark in marks:
+        _, hour, tenant, identifier = mark.split("/")
+        if is_upload(identifier) and int(hour) * _HOUR_S <= now:
+            yield UploadPaths(tenant, identifier), mark
 
 
 class EventPaths(NamedTuple):

@@ -78,6 +78,7 @@ class AgentJobs:
         """Stop all batches; other agents, or the next start, continue them."""
         await cancel(self._tasks)
         await self.worker.stop()
+        await self.routes.completions.stop()
         self._storages.close()
 
     def status(self) -> dict[str, Any]:

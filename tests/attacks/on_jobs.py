@@ -64,6 +64,8 @@ async def jobs_of_another_tenant(fleet: Fleet) -> None:
     output = str(done["output_file_id"])
     text = (await call(fleet, "victim", "GET", f"/v1/files/{output}/content")).text
     expect('"custom_id":"a"' in text, f"the victim has no result: {text[:200]}")
+    new_upload = {"filename": "f", "purpose": "batch", "bytes": 5, "mime_type": "text/jsonl"}
+    upload_id = str((await call(fleet, "victim", "POST", "/v1/uploads", json=new_upload)).json()["id"])
     attempts = [
         *((method, f"/v1/files/{each}") for each in (file, output) for method in ("GET", "DELETE")),
         *(("GET", f"/v1/files/{each}/{end}") for each in (file, output) for end in ("content", "urls")),
@@ -72,6 +74,10 @@ async def jobs_of_another_tenant(fleet: Fleet) -> None:
         ("POST", f"/v1/batches/{batch}/cancel"),
         ("GET", f"/v1/messages/batches/{batch}/results"),
         ("GET", f"/v1/messages/batches/{batch.replace('batch_', 'msgbatch_')}/results"),
+        ("GET", f"/v1/uploads/{upload_id}"),
+        ("POST", f"/v1/uploads/{upload_id}/cancel"),
+        ("POST", f"/v1/uploads/{upload_id}/complete"),
+        ("POST", f"/v1/uploads/{upload_id}/urls"),
         *((method, f"/v1/jobs/{each}") for each in (job, batch) for method in ("GET", "DELETE")),
         *(("GET", f"/v1/jobs/{each}/{part}") for each in (job, batch) for part in ("result", "events")),
         *(
@@ -82,7 +88,8 @@ async def jobs_of_another_tenant(fleet: Fleet) -> None:
         ("GET", f"/v1/files/{file.upper()}/content"),
     ]
     for method, path in attempts:
-        answer = await call(fleet, "attacker", method, path)
+        body = {"json": {"part_ids": ["x"], "parts": 1}} if "/uploads/" in path else {}
+        answer = await call(fleet, "attacker", method, path, **body)
         expect(answer.status_code == 404, f"{method} {path} got {answer.status_code}: {answer.text[:200]}")
         expect(SECRET not in answer.text, f"{method} {path} has the victim's text")
     for path in ("/v1/files", "/v1/batches", "/v1/jobs", f"/v1/files?after={file[:-1]}z", "/v1/jobs?after=job_g"):

@@ -199,7 +199,11 @@ async def test_the_command_prints_an_explanation(tmp_path: Path) -> None:
 
 
 async def test_a_batch_request_is_compared_by_what_the_agent_measures(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], slots=4) as agent, admin(agent) as address:
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], slots=4) as agent,
+        admin(agent) as address,
+    ):
         first = (await explained(address, "batch=true")).query.batch_work
         for _ in range(1000):
             agent.tally.message_bytes.count(MODEL, 10, 5_000_000)

@@ -44,7 +44,7 @@ class JobStore(PolicyStruct, frozen=True):
     max_requests: Annotated[int, bounds(ge=1, le=100_000_000)] = 1_000_000
     """Maximum number of requests of a batch."""
     max_tenant_bytes: Annotated[int, bounds(ge=1_000, le=1_000_000_000_000_000)] = 100_000_000_000
-    """Bytes that the files of one tenant may take; further uploads are refused."""
+    """Bytes that the files of one tenant may take, with uploads in parts; further uploads are refused."""
     max_open_batches: Annotated[int, bounds(ge=1, le=10_000)] = 100
     """Batches of one tenant that may be unfinished; further ones are refused."""
     max_open_requests: Annotated[int, bounds(ge=1, le=1_000_000)] = 10_000
@@ -59,8 +59,9 @@ class JobStore(PolicyStruct, frozen=True):
     batch is kept, with bodies and results. Then agents delete them, within two hours. A file that an unfinished batch
     reads is kept for a further such time."""
     signed_urls_s: Annotated[int, bounds(ge=60, le=604_800)] | UnsetType = UNSET
-    """Time (s) for which URLs of the bucket are valid with which a client reads its files and results without agents.
-    Such a URL is all that a reader needs. Absent: there are none. A store in a folder has none."""
+    """Time (s) for which URLs of the bucket are valid with which a client reads its files and results, and writes parts
+    of uploads, without agents. Such a URL is all that a client needs. Absent: there are none. A store in a folder has
+    none."""
     webhook_networks: NonEmpty[tuple[Annotated[str, length(2, 49)], ...]] = ()
     """Networks (CIDR) besides public addresses to which webhooks may be sent, also with http, such as 10.20.0.0/16.
     Link-local, multicast and metadata addresses are never used."""

@@ -60,11 +60,11 @@ class BadInput(Exception):
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self._parts = status, code, message, param
+        self.parts: Final = (status, code, message, param)
 
     def response(self, error_format: ErrorFormat) -> Response:
         """Return the response."""
-        status, code, message, param = self._parts
+        status, code, message, param = self.parts
         return Response(status, error_body(error_format, status, code, message, param=param))
 
 

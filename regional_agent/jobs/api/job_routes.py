@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, NamedTuple
-from urllib.parse import unquote
+from typing import Final
 
 import structlog
 
 from penstock.jobs import store_paths
 from penstock.jobs.job_records import JobSender
+from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.residency import Mask
@@ -25,20 +24,32 @@ from regional_agent.jobs.api.api_responses import Answer, EventStream, Refuse, W
 from regional_agent.jobs.api.batches_api import BatchesApi
 from regional_agent.jobs.api.files_api import FilesApi
 from regional_agent.jobs.api.job_events import OpenStreams, View, job_events
+from regional_agent.jobs.api.job_paths import (
+    MESSAGE_BATCHES,
+    OF_ANTHROPIC,
+    OF_UPLOADS,
+    Operation,
+    is_form,
+    is_large_json,
+    is_path,
+    operation_of,
+)
 from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
 from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
+from regional_agent.jobs.api.uploads_api import UploadsApi
 from regional_agent.jobs.api.webhook_api import WebhookApi
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
-from regional_agent.jobs.uploads.file_upload import FileUpload, UploadLimits
+from regional_agent.jobs.uploads.completions import Completions
+from regional_agent.jobs.uploads.form_upload import FormUpload
+from regional_agent.jobs.uploads.input_writer import InputLimits
 from regional_agent.jobs.uploads.line_checks import line_checks
+from regional_agent.jobs.uploads.received_files import ReceivedInput
 from regional_agent.jobs.uploads.upload_form import BadForm
 from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.services.model_list import anthropic_route
-
-FILES: Final = b"/v1/files"
 
 log = structlog.get_logger()
 
@@ -47,45 +58,6 @@ MAX_UPLOADS: Final = 16
 
 MAX_UPLOADS_OF_TENANT: Final = 4
 """Uploads of one tenant at a time."""
-
-_MESSAGE_BATCHES: Final = b"/v1/messages/batches"
-_PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", b"/v1/webhooks", _MESSAGE_BATCHES)
-_PATH: Final = re.compile(
-    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results|events|urls))?)?"
-)
-_METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
-    (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
-    (b"files", True, b""): {b"GET": "file", b"DELETE": "delete"},
-    (b"files", True, b"content"): {b"GET": "content", b"HEAD": "content"},
-    (b"files", True, b"urls"): {b"GET": "urls"},
-    (b"batches", False, b""): {b"POST": "create", b"GET": "batches"},
-    (b"batches", True, b""): {b"GET": "batch"},
-    (b"batches", True, b"cancel"): {b"POST": "cancel"},
-    (b"jobs", False, b""): {b"GET": "jobs"},
-    (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
-    (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
-    (b"jobs", True, b"urls"): {b"GET": "result urls"},
-    (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
-    (b"jobs", True, b"events"): {b"GET": "events"},
-    (b"webhooks", True, b""): {b"GET": "webhook secret"},
-    (b"messages/batches", False, b""): {b"POST": "create messages", b"GET": "message batches"},
-    (b"messages/batches", True, b""): {b"GET": "message batch", b"DELETE": "delete messages"},
-    (b"messages/batches", True, b"cancel"): {b"POST": "cancel messages"},
-    (b"messages/batches", True, b"results"): {b"GET": "message results", b"HEAD": "message results"},
-}
-"""Operations by collection, whether an item is named, action and method."""
-
-_OF_ANTHROPIC: Final = frozenset(
-    name for key, methods in _METHODS.items() if key[0] == b"messages/batches" for name in methods.values()
-)
-
-
-class Operation(NamedTuple):
-    """What a request asks for."""
-
-    name: str
-    item: str
-    """Identifier of the file or batch; empty for the collection."""
 
 
 class JobRoutes:
@@ -113,15 +85,13 @@ class JobRoutes:
         self._config = config
         self._authorization = authorization
         self._worker = worker
-        self._uploads: set[FileUpload] = set()
+        self._uploads: set[FormUpload] = set()
+        self.completions = Completions()
         self._streams = OpenStreams()
 
     def serves(self, request: Request) -> bool:
         """Whether a request, which has no route, is for a job API that this region offers."""
-        path = request.path
-        if not path.startswith(_PREFIXES):
-            return False
-        return self._stores.store is not None and _PATH.fullmatch(path) is not None
+        return is_path(request.path) and self._stores.store is not None
 
     def defers(self, request: Request) -> bool:
         """Whether a request of a route is accepted now and answered later."""
@@ -143,7 +113,7 @@ class JobRoutes:
 
     def reads_whole(self, request: Request) -> bool:
         """Whether a request that this API serves has a large JSON body; an uploaded file is read as it arrives."""
-        return request.method == b"POST" and request.path == _MESSAGE_BATCHES
+        return is_large_json(request)
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Check the sender of a request for which `serves` is true while its body arrives."""
@@ -155,13 +125,13 @@ class JobRoutes:
         sender = self._sender(request, peer_ip)
         if isinstance(sender, Refusal):
             return sender
-        if not self.reads_whole(request) and (request.method, request.path) != (b"POST", FILES):
+        if not is_large_json(request) and not is_form(request):
             return Refusal(Reason.BODY_TOO_LARGE, "the body is too large for this path")
         return AcceptedHead(sender.principal.tenant.name)
 
     def handle(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
         """Serve a request for which `serves` is true."""
-        found = self._operation(request)
+        found = operation_of(request)
         sender = self._sender(request, connection.peer_ip)
         refusal = sender if isinstance(sender, Refusal) else found if isinstance(found, Refusal) else None
         if refusal is None:
@@ -191,42 +161,74 @@ class JobRoutes:
         store = select_store(policy, self._stores.region, mask.permitted.regions)
         if not isinstance(store, JobStore):
             return store
-        files = opened.files
         tenant = sender.principal.tenant.name
-        if operation.name == "upload":
-            self._uploads = {upload for upload in self._uploads if upload.is_active}
-            if len(self._uploads) >= MAX_UPLOADS:
-                return Refusal(Reason.STORE_UNAVAILABLE, "too many uploads run at once", retry_after_s=5.0)
-            if sum(upload.tenant == tenant for upload in self._uploads) >= MAX_UPLOADS_OF_TENANT:
-                message = f"{MAX_UPLOADS_OF_TENANT} uploads of the tenant run"
-                return Refusal(Reason.SATURATED, message, retry_after_s=5.0)
-            limits = UploadLimits(tenant, store, line_checks(policy, self._authorization, sender))
-            try:
-                upload = FileUpload(request, connection, refuse, files, limits)
-            except BadForm as error:
-                return Refusal(Reason.BAD_REQUEST, str(error))
-            except ImportError as error:
-                log.error("a package is missing; install penstock[jobs]", package=error.name)
-                return Refusal(Reason.STORE_UNAVAILABLE, "the agent cannot receive files", retry_after_s=60.0)
-            self._uploads.add(upload)
-            return upload
+        limits = InputLimits(tenant, store, line_checks(policy, self._authorization, sender))
+        if operation.name in OF_UPLOADS or operation.name == "upload":
+            return self._upload(request, connection, refuse, opened, limits, operation)
         facts, wake = sender.facts, self._worker.wake
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
-        checks = line_checks(policy, self._authorization, sender)
-        if operation.name in _OF_ANTHROPIC:
-            messages = MessageBatchesApi(opened, job_sender, checks, wake)
+        if operation.name in OF_ANTHROPIC:
+            messages = MessageBatchesApi(opened, job_sender, limits.checks, wake)
             webhooks = WebhookApi(self._webhook_keys, opened.document)
             answer = self._message_answer(operation, request, messages, webhooks)
             return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
         if operation.name == "events":
             if (refusal := self._streams.refuse(tenant)) is not None:
                 return refusal
-            view = self._view(operation.item, opened, MessageBatchesApi(opened, job_sender, checks, wake))
+            view = self._view(operation.item, opened, MessageBatchesApi(opened, job_sender, limits.checks, wake))
             is_permitted = partial(self._is_permitted, request, connection, tenant)
             stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
             self._streams.add(tenant, stream)
             return stream
         return WaitingResponse(request, connection, refuse, self._answer(operation, request, opened, job_sender))
+
+    def _upload(
+        self,
+        request: Request,
+        connection: ClientConnection,
+        refuse: Refuse,
+        store: OpenStore,
+        limits: InputLimits,
+        operation: Operation,
+    ) -> Handler | Refusal:
+        """Serve the upload of a file, or a request for an upload in parts."""
+        api = UploadsApi(store, limits, self.completions)
+        joins = self.completions.has(UploadPaths(limits.tenant, operation.item))
+        if operation.name in ("upload", "upload part", "complete upload") and not joins:
+            self._uploads = {upload for upload in self._uploads if upload.is_active}
+            running = [each.tenant for each in self._uploads] + [each.tenant for each in self.completions.running]
+            if len(running) >= MAX_UPLOADS:
+                return Refusal(Reason.STORE_UNAVAILABLE, "too many uploads run at once", retry_after_s=5.0)
+            if running.count(limits.tenant) >= MAX_UPLOADS_OF_TENANT:
+                message = f"{MAX_UPLOADS_OF_TENANT} uploads of the tenant run"
+                return Refusal(Reason.SATURATED, message, retry_after_s=5.0)
+        if not is_form(request):
+            return WaitingResponse(request, connection, refuse, self._upload_answer(operation, request, api))
+        try:
+            is_part = operation.name == "upload part"
+            receiver = api.receiver(operation.item) if is_part else ReceivedInput(store.files, limits)
+            upload = FormUpload(request, connection, refuse, receiver)
+        except BadForm as error:
+            return Refusal(Reason.BAD_REQUEST, str(error))
+        except ImportError as error:
+            log.error("a package is missing; install penstock[jobs]", package=error.name)
+            return Refusal(Reason.STORE_UNAVAILABLE, "the agent cannot receive files", retry_after_s=60.0)
+        self._uploads.add(upload)
+        return upload
+
+    async def _upload_answer(self, operation: Operation, request: Request, api: UploadsApi) -> Answer:
+        item, body = operation.item, bytes(request.body)
+        match operation.name:
+            case "create upload":
+                return await api.create(body)
+            case "upload urls":
+                return await api.urls(item, body)
+            case "complete upload":
+                return await api.complete(item, body)
+            case "cancel upload":
+                return await api.cancel(item)
+            case _:
+                return await api.show(item)
 
     def _view(self, item: str, store: OpenStore, messages: MessageBatchesApi) -> View:
         """Return what reads a job of any kind."""
@@ -322,7 +324,7 @@ class JobRoutes:
     def _sender(self, request: Request, peer_ip: str) -> Sender | Refusal:
         policy = self._config.policy
         assert policy is not None  # `serves` was true
-        if not request.path.startswith(_MESSAGE_BATCHES):
+        if not request.path.startswith(MESSAGE_BATCHES):
             return self._authorization.sender_of(policy, request, peer_ip)
         # The route determines the header of the API key. The request keeps none: its path is no route.
         request.route = anthropic_route(policy)
@@ -330,15 +332,3 @@ class JobRoutes:
             return self._authorization.sender_of(policy, request, peer_ip)
         finally:
             request.route = None
-
-    def _operation(self, request: Request) -> Operation | Refusal:
-        found = _PATH.fullmatch(request.path)
-        assert found is not None
-        methods = _METHODS.get((found[1], found[2] is not None, found[3] or b""))
-        if methods is None:
-            return Refusal(Reason.NOT_FOUND, f"nothing is served at {request.path.decode('latin-1')}")
-        name = methods.get(request.method)
-        if name is None:
-            allow = tuple(sorted(method.decode() for method in methods))
-            return Refusal(Reason.METHOD_NOT_ALLOWED, "the path has no such method", allow=allow)
-        return Operation(name, unquote((found[2] or b"").decode("latin-1")))

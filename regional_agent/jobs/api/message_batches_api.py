@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.jobs import store_paths
-from penstock.jobs.job_records import BatchRecord, FilePart, FileRecord, JobSender
+from penstock.jobs.job_records import BatchRecord, FileRecord, JobSender
 from penstock.jobs.message_batch import (
     ENDPOINT,
     NewMessageBatch,
@@ -30,8 +30,7 @@ from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_furth
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.jobs.uploads.file_upload import PURPOSE, SHOWN_PROBLEMS
-from regional_agent.jobs.uploads.input_file import InputFile
+from regional_agent.jobs.uploads.input_writer import InputLimits, InputWriter
 
 LIFETIME_S: Final = 86_400
 """Time (s) for which a batch may wait and run, as at Anthropic."""
@@ -91,48 +90,19 @@ class MessageBatchesApi:
 
     async def _write_input(self, new: NewMessageBatch, batch: str) -> FileRecord:
         """Check the requests, and write them as a file."""
-        tenant = self.sender.tenant
-        left_bytes = self._store.max_tenant_bytes - await self._files.used_bytes(tenant)
-        file = InputFile(self._checks, self._store.max_file_bytes, self._store.max_requests)
-        identifier = self._files.new_id()
-        written: list[FilePart] = []
-        is_kept = False
+        writer = InputWriter(self._files, InputLimits(self.sender.tenant, self._store, self._checks), problem_text)
         try:
+            await writer.begin()
             for number, request in enumerate(new.requests):
-                file.feed(input_line(request))
+                writer.feed(input_line(request))
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
-                    await self._files.write_parts(tenant, identifier, file.parts, written)
-                    file.parts = []
-                if file.is_refused or file.size_bytes > left_bytes:
+                    await writer.flush()
+                if writer.is_refused:
                     break
-            if file.size_bytes > left_bytes:
-                message = f"the files of the tenant would take more than {self._store.max_tenant_bytes} bytes"
-                raise BadInput(413, "storage_full", f"{message}; delete files")
-            await asyncio.to_thread(file.finish)
-            if file.problems:
-                shown = "; ".join(problem_text(problem) for problem in file.problems[:SHOWN_PROBLEMS])
-                more = len(file.problems) - SHOWN_PROBLEMS
-                raise BadInput(400, file.problems[0].code, shown + (f"; and {more} more" if more > 0 else ""))
-            await self._files.write_parts(tenant, identifier, file.parts, written)
-            record = FileRecord(
-                identifier,
-                f"{batch}_input.jsonl",
-                PURPOSE,
-                int(self._files.clock()),
-                file.size_bytes,
-                tuple(written),
-                file.lines,
-                file.requests,
-                file.urls,
-            )
-            await self._files.put(tenant, record)
-            is_kept = True
+            return await writer.finish(f"{batch}_input.jsonl")
         finally:
-            file.close()
-            if not is_kept:
-                await self._files.drop_parts(tuple(written))
-        return record
+            writer.close()
 
     async def view(self, batch: str) -> dict[str, Any]:
         """Return a batch as an object."""

@@ -1,4 +1,4 @@
-"""Deletes files, batches and asynchronous requests by age."""
+"""Deletes files, batches, asynchronous requests and uploads in parts by age."""
 
 from __future__ import annotations
 
@@ -53,6 +53,9 @@ class Expiry:
         store = self._stores.opened()
         if store is None:
             return 0
+        uploads = await store.files.storage.first(store_paths.UPLOADING, MAX_EXPIRED)
+        for paths, mark in store_paths.expired_uploads(uploads, now):
+            await store.uploads.delete(paths, mark)
         marks = await store.files.storage.first(store_paths.EXPIRING, MAX_EXPIRED)
         found = list(store_paths.expired(marks, store.document.retention_s, now))
         read: dict[str, set[str]] = {}

@@ -82,7 +82,7 @@ class FileStore:
             yield await self.storage.read(part.path)
 
     async def used_bytes(self, tenant: str) -> int:
-        """Return the size (bytes) of the uploaded files of a tenant, with those that arrive.
+        """Return the size (bytes) of the uploaded files of a tenant, with those that arrive, whole or in parts.
 
         Deletes parts without a record that an interrupted upload or deletion left.
         """
@@ -97,7 +97,8 @@ class FileStore:
                 await self.storage.delete(part.path)
             else:
                 used_bytes += part.size_bytes
-        return used_bytes
+        uploads = await self.storage.list(store_paths.uploads(tenant))
+        return used_bytes + sum(each.size_bytes for each in uploads)
 
     async def page(self, tenant: str, page: Page) -> tuple[list[FileRecord], bool]:
         """Return records of files, newest first, and whether there are more."""

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from adapters.object_store.object_store import ObjectMissing, ObjectStore, StoredObject, StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, ObjectStore, SignedMethod, StoredObject, StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
 
 THREADS: Final = 8
@@ -55,9 +55,13 @@ class JobStorage:
         """Return the content of an object; raises ObjectMissing if there is none."""
         return await self._run(lambda store: store.read(path))
 
-    async def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
-        """Return a URL for each object that reads it without credentials, for a time (s)."""
-        return await self._run(lambda store: store.sign(paths, valid_s))
+    async def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
+        """Return a part of an object, less at its end; raises ObjectMissing if there is none."""
+        return await self._run(lambda store: store.read_range(path, start, size_bytes))
+
+    async def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
+        """Return a URL for each path that reads its object, or writes it, without credentials, for a time (s)."""
+        return await self._run(lambda store: store.sign(paths, valid_s, method))
 
     async def first(self, folder: str, limit: int) -> list[str]:
         """Return the paths of the first objects below a folder, by path."""

@@ -10,6 +10,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
+from regional_agent.jobs.storage.upload_store import UploadStore
 
 
 class OpenStore(NamedTuple):
@@ -18,6 +19,7 @@ class OpenStore(NamedTuple):
     document: JobStore
     files: FileStore
     batches: BatchStore
+    uploads: UploadStore
 
 
 class JobStoresInUse:
@@ -42,4 +44,4 @@ class JobStoresInUse:
         if store is None:
             return None
         storage = self._storages.of(store.url)
-        return OpenStore(store, FileStore(storage, self._rng), BatchStore(storage, self.region))
+        return OpenStore(store, FileStore(storage, self._rng), BatchStore(storage, self.region), UploadStore(storage))

@@ -1,4 +1,4 @@
-"""Reads the multipart form of an upload as it arrives: the field `purpose`, and the content of the field `file`."""
+"""Reads the multipart form of an upload as it arrives: the field `purpose`, and the content of the file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BadForm(Exception):
 class UploadForm:
     """Parses one form."""
 
-    def __init__(self, content_type: bytes, on_file: Callable[[bytes], None]) -> None:
-        """Parse a form with a Content-Type; `on_file` receives the content of the file.
+    def __init__(self, content_type: bytes, field: bytes, on_file: Callable[[bytes], None]) -> None:
+        """Parse a form with a Content-Type; `on_file` receives the content of the file, which is in `field`.
 
         Raises:
             BadForm: the Content-Type is not that of a form.
@@ -42,6 +42,7 @@ class UploadForm:
         self.filename = ""
         self.has_file = False
         self._is_complete = False
+        self._file_field = field
         self._on_file = on_file
         self._header = b""
         self._value = b""
@@ -75,7 +76,7 @@ class UploadForm:
         if not self._is_complete:
             raise BadForm("the form has no closing delimiter")
         if not self.has_file:
-            raise BadForm("the form has no field `file`")
+            raise BadForm(f"the form has no field `{self._file_field.decode()}`")
 
     def _on_part_begin(self) -> None:
         self._parts += 1
@@ -97,15 +98,15 @@ class UploadForm:
     def _on_headers_finished(self) -> None:
         found = _NAME.search(self._disposition)
         self._name = b"" if found is None else found[1]
-        if self._name == b"file":
+        if self._name == self._file_field:
             if self.has_file:
-                raise BadForm("the form has several fields `file`")
+                raise BadForm(f"the form has several fields `{self._file_field.decode()}`")
             self.has_file = True
             filename = _FILENAME.search(self._disposition)
             self.filename = "" if filename is None else filename[1].decode("utf-8", "replace")[:MAX_FILENAME]
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._name == b"file":
+        if self._name == self._file_field:
             self._on_file(data[start:end])
             return
         self._field += data[start:end]

@@ -172,6 +172,13 @@ def batches() -> None:
     expect(batch.id in [each.id for each in sdk.batches.list(limit=1)], "the batch is not listed")
     with raises(openai.ConflictError, 409):
         sdk.batches.cancel(batch.id)
+    upload = sdk.uploads.upload_file_chunked(
+        file=content, filename="parts.jsonl", bytes=len(content), mime_type="text/jsonl", purpose="batch", part_size=999
+    )
+    expect(upload.status == "completed" and upload.file is not None and upload.file.bytes == len(content), upload)
+    expect(sdk.files.content(upload.file.id).content == content, "the parts are not the file")
+    with raises(openai.ConflictError, 409):
+        sdk.uploads.cancel(upload.id)
     with raises(openai.BadRequestError, 400):
         sdk.files.create(file=("requests.jsonl", content + b"{"), purpose="batch")
     expect(sdk.files.delete(file.id).deleted, file)
