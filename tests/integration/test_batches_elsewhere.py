@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from adapters.servers.etcd import EtcdServer
-from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agent_processes import AgentProcess, agents_in, publish
 from tests.support.chats import BODY
 from tests.support.jobs import JobClient, embeds, input_file, job_store
 from tests.support.planet import policy
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until, until_async
+from tests.support.wait import until, until_async
 
 REQUESTS = 20
 FAR_SLOTS = 16
@@ -49,22 +48,16 @@ async def test_a_batch_of_a_full_region_runs_where_slots_are_idle_and_ceases_whe
     near, far = Gate(), Gate()
     store = job_store(tmp_path / "store")
     await publish(own_etcd, replace(policy(), anonymous_tenant="open", job_stores=(store,)))
-    async with AsyncExitStack() as stack:
-        agents = {}
-        for region, script, slots in (("eu-de", near, 2), ("eu-es", far, FAR_SLOTS)):
-            gpu = await stack.enter_async_context(engine(script))
-            agents[region] = AgentProcess(
-                "a",
-                tmp_path / region,
-                region=region,
-                etcd_endpoint=own_etcd.endpoint,
-                redis_url=None,
-                endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", [gpu.address], slots),
-            )
-            stack.push_async_callback(asyncio.to_thread, agents[region].kill)
-            agents[region].start()
-        for agent in agents.values():
-            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+    async with (
+        engine(near) as near_gpu,
+        engine(far) as far_gpu,
+        agents_in(
+            tmp_path,
+            own_etcd,
+            {"eu-de": [near_gpu.address], "eu-es": [far_gpu.address]},
+            {"eu-de": 2, "eu-es": FAR_SLOTS},
+        ) as agents,
+    ):
         home, away = agents["eu-de"], agents["eu-es"]
 
         async def chat(agent: AgentProcess) -> Answer:

@@ -19,7 +19,7 @@ from lab import debian_packages
 from lab.bench.process_cost import cpu_s
 from penstock.policy.kinds.dns_names import DnsStrategy
 from regional_agent.upstream.address import Address
-from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agent_processes import AgentProcess, agents_in, publish
 from tests.support.dns_names import ADDRESSES, a_name, dns_policy
 from tests.support.powerdns import PowerDns, needs_powerdns, power_dns
 from tests.support.small_http import SmallHttp
@@ -55,29 +55,11 @@ async def _running(directory: Path, etcd: EtcdServer) -> AsyncIterator[Fleet]:
     shares = {origin: {"us-east": 0.5, "eu-de": 0.5} for origin in order}
     await publish(etcd, dns_policy(names=names), shares=shares)
     socket, control = directory / "dns.sock", directory / "pdns/pdns.controlsocket"
-    agents: dict[str, AgentProcess] = {}
-    try:
-        async with SmallHttp(lambda *_: (200, b"")) as engine:
-            for region in ("eu-de", "us-east"):
-                endpoints = write_endpoints(directory / region / "endpoints.yaml", [Address.parse(engine.url)], 4)
-                agents[region] = AgentProcess(
-                    "a",
-                    directory / region,
-                    region=region,
-                    etcd_endpoint=etcd.endpoint,
-                    redis_url=None,
-                    endpoints_file=endpoints,
-                    settings={}
-                    if region != "eu-de"
-                    else {"DNS_SOCKET": str(socket), "DNS_CONTROL_SOCKET": str(control)},
-                )
-                agents[region].start()
-            for agent in agents.values():
-                await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+    settings = {"eu-de": {"DNS_SOCKET": str(socket), "DNS_CONTROL_SOCKET": str(control)}}
+    async with SmallHttp(lambda *_: (200, b"")) as engine:
+        engines = {region: [Address.parse(engine.url)] for region in ("eu-de", "us-east")}
+        async with agents_in(directory, etcd, engines, dict.fromkeys(engines, 4), settings) as agents:
             yield Fleet(agents, socket, etcd)
-    finally:
-        for agent in agents.values():
-            await asyncio.to_thread(agent.kill)
 
 
 async def look_up(socket: Path, name: str, times: int = 1) -> set[str]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from adapters.servers.etcd import EtcdServer
-from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agent_processes import agents_in, publish
 from tests.support.chats import BODY
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until_async
+from tests.support.wait import until_async
 
 OVERFLOW = 3
 """Each expects to wait less than the maximum at home. A fourth would be refused after a second without a credit."""
@@ -34,22 +33,16 @@ async def test_queued_requests_of_a_full_region_are_forwarded_with_a_credit(
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
     await publish(own_etcd, replace(policy(), anonymous_tenant="open"))
-    async with AsyncExitStack() as stack:
-        agents = {}
-        for region, script, slots in (("eu-de", holds, 1), ("eu-es", answers, 16)):
-            gpu = await stack.enter_async_context(engine(script))
-            agents[region] = AgentProcess(
-                "a",
-                tmp_path / region,
-                region=region,
-                etcd_endpoint=own_etcd.endpoint,
-                redis_url=None,
-                endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", [gpu.address], slots),
-            )
-            stack.push_async_callback(asyncio.to_thread, agents[region].kill)
-            agents[region].start()
-        for agent in agents.values():
-            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+    async with (
+        engine(holds) as home_gpu,
+        engine(answers) as gpu,
+        agents_in(
+            tmp_path,
+            own_etcd,
+            {"eu-de": [home_gpu.address], "eu-es": [gpu.address]},
+            {"eu-de": 1, "eu-es": 16},
+        ) as agents,
+    ):
         home = agents["eu-de"]
         await until_seen(lambda: home.status()["peers"]["eu-es"]["state"] == "healthy")
 

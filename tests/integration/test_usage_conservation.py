@@ -26,7 +26,7 @@ from lab.witness import Findings, Generated
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from regional_agent.upstream.address import Address
-from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agent_processes import AgentProcess, agents_in, publish
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import RawClient, post
@@ -211,23 +211,15 @@ async def test_what_is_metered_is_what_the_engines_generated(tmp_path: Path, own
             (tmp_path / name).mkdir()
             specs = [{"name": f"{name}-{n}", "time_scale": FAST} for n in range(count)]
             engines[name] = inner.enter_context(running_engines(tmp_path / name, *specs, region=region))
-        agents = {}
-        for region, serving in ((HOME, ("doomed", "lasting")), (ABROAD, ("abroad",))):
-            urls = [url for name in serving for url in engines[name].urls.values()]
-            addresses = [Address.parse(url) for url in urls]
-            agents[region] = AgentProcess(
-                "a",
-                tmp_path / region,
-                region=region,
-                etcd_endpoint=own_etcd.endpoint,
-                redis_url=None,
-                endpoints_file=write_endpoints(tmp_path / region / "endpoints.yaml", addresses, slots=64),
-                settings={"ACCESS_LOG_FILE": str(access_log(tmp_path / region))},
-            )
-            stack.push_async_callback(asyncio.to_thread, agents[region].kill)
-            agents[region].start()
-        for agent in agents.values():
-            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+        serving = {HOME: ("doomed", "lasting"), ABROAD: ("abroad",)}
+        addresses = {
+            region: [Address.parse(url) for name in names for url in engines[name].urls.values()]
+            for region, names in serving.items()
+        }
+        settings = {region: {"ACCESS_LOG_FILE": str(access_log(tmp_path / region))} for region in serving}
+        agents = await stack.enter_async_context(
+            agents_in(tmp_path, own_etcd, addresses, dict.fromkeys(serving, 64), settings)
+        )
         fleet = Fleet(agents, engines)
         await until_async(lambda: peer_is_healthy(agents[HOME]))
 

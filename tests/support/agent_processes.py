@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -26,6 +29,7 @@ from regional_agent.upstream.address import Address
 from tests.support.admin_keys import ADMIN_HEADERS, write_admin_keys
 from tests.support.identities import agent_id, control_plane_sessions, write_identity
 from tests.support.planet import MODEL
+from tests.support.wait import PATIENCE_S
 
 
 class AgentProcess(ServerProcess):
@@ -120,6 +124,43 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
     beside.write_bytes(msgspec.yaml.encode(specs))
     beside.replace(file)
     return file
+
+
+@asynccontextmanager
+async def agents_in(
+    directory: Path,
+    etcd: EtcdServer,
+    engines: Mapping[str, Sequence[Address]],
+    slots: Mapping[str, int],
+    settings: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> AsyncIterator[dict[str, AgentProcess]]:
+    """Start an agent in each region of `engines`, without Redis, and wait until all are ready.
+
+    Args:
+        directory: has a folder for each region.
+        engines: the engines of each region.
+        slots: of each engine, by region.
+        settings: of the agents, by region.
+    """
+    agents: dict[str, AgentProcess] = {}
+    try:
+        for region, addresses in engines.items():
+            agents[region] = AgentProcess(
+                "a",
+                directory / region,
+                region=region,
+                etcd_endpoint=etcd.endpoint,
+                redis_url=None,
+                endpoints_file=write_endpoints(directory / region / "endpoints.yaml", addresses, slots[region]),
+                settings=settings.get(region, {}),
+            )
+            agents[region].start()
+        for agent in agents.values():
+            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+        yield agents
+    finally:
+        for agent in agents.values():
+            await asyncio.to_thread(agent.kill)
 
 
 async def publish(
