@@ -17,7 +17,7 @@ CLOCK_SKEW_S: Final = 5.0
 that run twice, never to two results: results of a claim that has been replaced do not count."""
 
 
-def may_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> bool:
+def may_claim(newest: Claim | None, agent: str, epoch: int, now: float, unchanged_s: float = 0.0) -> bool:
     """Whether an agent may claim a batch at `now` (Unix time, s): there is no valid claim, or that of an earlier start
     of the agent.
 
@@ -25,7 +25,9 @@ def may_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> bool:
         newest: the claim with the highest number; None if there is none.
         agent: unique name of the agent.
         epoch: number of the agent's start.
+        unchanged_s: time (s) for which the agent has seen this claim without a renewal, by its own clock, since the
+            clock of a dead agent may have been ahead.
     """
-    if newest is None or newest.until + CLOCK_SKEW_S < now:
+    if newest is None or newest.until + CLOCK_SKEW_S < now or unchanged_s > LEASE_S + CLOCK_SKEW_S:
         return True
     return newest.agent == agent and newest.epoch < epoch

@@ -86,7 +86,10 @@ class JobWorker:
         self._requests: dict[str, RequestRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
-        """Unix time (s) of the next look at a job."""
+        """Monotonic time (s) of the next look at a job."""
+        self._claims_seen: dict[str, tuple[float, float]] = {}
+        """End of the newest claim of a job that another agent runs, and the monotonic time (s) since which it is the
+        same."""
         self.problem = ""
         """Why the store cannot be used; empty while it can."""
 
@@ -144,10 +147,11 @@ class JobWorker:
         store = self._stores.opened()
         if store is None:
             return
-        now = time.time()
-        if len(self._not_before) > MAX_TRACKED:
-            self._not_before.clear()
-        for paths in fair_order(await store.batches.open_jobs(), self._tasks.keys(), now, self._rng):
+        now = time.monotonic()
+        for tracked in (self._not_before, self._claims_seen):
+            if len(tracked) > MAX_TRACKED:
+                tracked.clear()
+        for paths in fair_order(await store.batches.open_jobs(), self._tasks.keys(), time.time(), self._rng):
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
             is_batch = store_paths.is_batch(paths.id)
@@ -171,8 +175,8 @@ class JobWorker:
         kind: type[BatchRecord] | type[AsyncRequest] = BatchRecord if is_batch else AsyncRequest
         record = await jobs.storage.find_record(paths.record, kind)
         if record is None:
-            first_seen = self._not_before.setdefault(f"missing {paths.id}", time.time())
-            if time.time() - first_seen > MISSING_S:
+            now = time.monotonic()
+            if now - self._not_before.setdefault(f"missing {paths.id}", now) > MISSING_S:
                 await jobs.storage.delete_all(paths.data)
                 await jobs.storage.delete(paths.mark(jobs.region))
             return None
@@ -185,14 +189,24 @@ class JobWorker:
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
         """Claim a job; None if another agent runs it."""
         now, newest = time.time(), await jobs.newest_claim(paths)
-        if not may_claim(newest, self._agent.name, self._agent.epoch, now):
+        unchanged_s = 0.0 if newest is None else self._unchanged_s(paths.id, newest.until)
+        if not may_claim(newest, self._agent.name, self._agent.epoch, now, unchanged_s):
             assert newest is not None
-            self._not_before[paths.id] = min(newest.until, now + LEASE_S)
+            self._not_before[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
             return None
+        self._claims_seen.pop(paths.id, None)
         number, started_at = (1, now) if newest is None else (newest.number + 1, newest.started_at)
         counts = BatchCounts() if newest is None else newest.counts
         claim = Claim(number, self._agent.name, self._agent.epoch, now + LEASE_S, started_at, counts)
         return claim if await jobs.claim(paths, claim) else None
+
+    def _unchanged_s(self, job: str, until: float) -> float:
+        """Return the time (s) for which the newest claim of a job has had this end."""
+        now = time.monotonic()
+        known = self._claims_seen.get(job)
+        if known is None or known[0] != until:
+            known = self._claims_seen[job] = until, now
+        return now - known[1]
 
     async def _start(self, store: OpenStore, paths: JobPaths, record: Record, claim: Claim) -> None:
         service, requests = self._connect(record.sender)
@@ -235,12 +249,13 @@ class JobWorker:
             log.warning("another agent continues a batch", batch=job)
         except StoreUnavailable as error:
             log.warning("a job was interrupted", job=job, error=str(error))
-            self._not_before[job] = time.time() + POLL_S
+            delay_s = UNREADABLE_S if isinstance(error, UnreadableRecord) else POLL_S
+            self._not_before[job] = time.monotonic() + delay_s
             with suppress(StoreUnavailable):
                 await run.give_up()
         except Exception:
             log.exception("a job failed to run", job=job)
-            self._not_before[job] = time.time() + LEASE_S
+            self._not_before[job] = time.monotonic() + LEASE_S
         else:
             if isinstance(end, BatchEnd):
                 self._metrics.ended(end.state)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,12 +148,13 @@ async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -
     assert len(gpu.requests) == before + 17
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 3600.0])
 async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.1)
     monkeypatch.setattr(job_worker, "POLL_S", 0.1)
-    for module in (batch_run, job_worker):
+    for module in (batch_run, job_worker, claims):
         monkeypatch.setattr(module, "LEASE_S", 1.0)
     store, block = job_store(tmp_path / "store"), asyncio.Event()
 
@@ -169,6 +172,9 @@ async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
         batch = await client.started(input_file(5))
         await until(lambda: len(silent.requests) > 0)
         run = dead.jobs.worker._batches[batch]
+        if ahead_s:
+            # By the clock of the agent that dies.
+            await run._batches.renew(run.paths, replace(run.claim, until=run.claim.until + ahead_s))
         other.jobs.worker._batches.clear()
         # As after the death of the process: nothing renews or gives up the claim.
         dead.jobs.worker._tasks[batch].cancel()
@@ -179,6 +185,51 @@ async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
         assert run.claim.agent == "one"
         with pytest.raises(batch_run.ClaimLost):
             await run._check_claim()
+
+
+async def test_a_claim_is_kept_while_the_results_of_earlier_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "RENEW_S", 0.05)
+    load, may_load = Results.load, asyncio.Event()
+
+    async def slowly(self: Results) -> tuple[tuple[int, int], ...]:
+        await may_load.wait()
+        return await load(self)
+
+    monkeypatch.setattr(Results, "load", slowly)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        batch = await client.started(input_file(2))
+        await until(lambda: batch in agent.jobs.worker._batches)
+        run = agent.jobs.worker._batches[batch]
+        first = run.claim.until
+        await until(lambda: run.claim.until > first + 0.1)
+        assert await run._batches.claim(run.paths, Claim(run.claim.number + 1, "other", 1, 1e12, 0.0))
+        await until(lambda: batch not in agent.jobs.worker._batches)
+        assert agent.metrics.registry.get_sample_value("penstock_agent_batch_claims_lost_total") == 1
+        assert not gpu.requests
+        may_load.set()
+
+
+async def test_an_agent_whose_clock_jumps_completes_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "FLUSH_S", 0.02)
+    monkeypatch.setattr(batch_run, "RENEW_S", 0.05)
+    block, jump_s = asyncio.Event(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + jump_s, monotonic=time.monotonic)
+    monkeypatch.setattr(batch_run, "time", clock)
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await block.wait()
+        await embeds(e, received, writer)
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
+        batch = await client.started(input_file(3))
+        await until(lambda: len(gpu.requests) == 1)
+        run = agent.jobs.worker._batches[batch]
+        for jump_s in (100_000.0, -100_000.0):
+            await until(lambda: abs(run.claim.until - time.time() - jump_s) < 1000.0)  # noqa: B023
+        block.set()
+        assert (await client.ended(batch))["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
 
 
 async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: Path, own_etcd: EtcdServer) -> None:

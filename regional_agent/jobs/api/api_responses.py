@@ -43,6 +43,10 @@ class Content(NamedTuple):
     status: int = 200
 
 
+class ContentDamaged(Exception):
+    """The content of a response has another size than stated."""
+
+
 class EventStream(NamedTuple):
     """A response with server-sent events, whose length is not known."""
 
@@ -159,9 +163,16 @@ class WaitingResponse:
         self._begun = True
         connection.write(response_head(content.status, lines))
         if request.method != b"HEAD":
+            left_bytes = content.size_bytes
             async for part in content.parts:
+                left_bytes -= len(part)
+                if left_bytes < 0:
+                    break
                 connection.write(part)
                 await self._writable.wait()
+            if left_bytes:
+                # The store has other content than its record says: the client must not wait, nor misread what follows.
+                raise ContentDamaged(f"the store has {-left_bytes} bytes more than recorded")
         connection.finished(keep_alive=keep_alive)
 
     def on_client_gone(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from adapters.object_store.object_store import StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
 from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
@@ -48,6 +48,8 @@ class RequestRun:
         self._runner = runner
         self._state = JobState.IN_PROGRESS
         self._progress = ResponseProgress()
+        self._expires_at = time.monotonic() + record.expires_at - time.time()
+        """Monotonic time (s): a clock that jumps expires no request that runs."""
 
     async def run(self) -> JobEnd | None:
         """Run the request to its end, and return it; None if another agent has ended it.
@@ -58,7 +60,10 @@ class RequestRun:
         record = self.record
         if self._is_stopped():
             return await self._end(None)
-        body = await self._jobs.storage.read(self.paths.body) if record.body_bytes else b""
+        try:
+            body = await self._jobs.storage.read(self.paths.body) if record.body_bytes else b""
+        except ObjectMissing:
+            return await self._end("the body of the request is no longer in the store")
         lines = [f"{record.method} {record.target} HTTP/1.1\r\nhost: penstock\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in record.headers]
         request = StoredRequest("".join(lines).encode("latin-1"), body)
@@ -93,7 +98,7 @@ class RequestRun:
         self._state = JobState.CANCELLING
 
     def _is_stopped(self) -> bool:
-        return self._state is JobState.CANCELLING or time.time() >= self.record.expires_at
+        return self._state is JobState.CANCELLING or time.monotonic() >= self._expires_at
 
     async def _renew(self, running: asyncio.Task[InternalResponse | str | None]) -> None:
         """Renew the claim, and end the request if it was cancelled or has expired."""

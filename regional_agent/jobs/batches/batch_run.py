@@ -9,6 +9,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -52,6 +53,14 @@ class ClaimLost(Exception):
     """The claim was not renewed in time, or the agent stops: another agent continues."""
 
 
+class _Damaged(Exception):
+    """The store has another input than the one that was checked, from a line on."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(f"line {line}: the input file in the store is damaged")
+        self.line = line
+
+
 class BatchRun:
     """One batch, as this agent runs it."""
 
@@ -85,6 +94,8 @@ class BatchRun:
         self._ends_as: BatchState | None = None
         """EXPIRED or CANCELLED once no further request starts."""
         self._until = claim.until
+        self._expires_at = time.monotonic() + record.expires_at - time.time()
+        """Monotonic time (s): a clock that jumps expires no batch that runs."""
         self._results: Results | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -110,11 +121,11 @@ class BatchRun:
         if file is None:
             return await self._end(BatchState.FAILED, self._deleted())
         results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines, self._memory)
-        accepted = await results.load()
+        accepted = await self._load(results)
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
         await self._renew()
         self._began_with = self.counts.completed + self.counts.failed
-        if time.time() >= self.record.expires_at:
+        if time.monotonic() >= self._expires_at:
             self.stop_as(BatchState.EXPIRED)
         keeper = asyncio.create_task(self._keep(results), name="results of a batch")
         reader = asyncio.create_task(self._run_all(file, results), name="requests of a batch")
@@ -132,6 +143,19 @@ class BatchRun:
             # The batch runs again: it must not end without the result of a request.
             raise self._failure
         return await self._end(BatchState.FAILED if problem else self._ends_as or BatchState.COMPLETED, problem)
+
+    async def _load(self, results: Results) -> tuple[tuple[int, int], ...]:
+        """Read the results of earlier claims, and keep the claim meanwhile. Raises ClaimLost."""
+        loading = asyncio.create_task(results.load(), name="results of earlier claims")
+        try:
+            while not (await asyncio.wait({loading}, timeout=RENEW_S))[0]:
+                await self._check_claim()
+                self.claim = replace(self.claim, until=time.time() + LEASE_S)
+                await self._batches.renew(self.paths, self.claim)
+            await self._check_claim()
+            return loading.result()
+        finally:
+            loading.cancel()
 
     def free_memory(self) -> None:
         """Count unwritten results no longer."""
@@ -163,7 +187,15 @@ class BatchRun:
                 except ObjectMissing:
                     await self._wait_for_running()
                     return self._deleted()
-                await self._run_part(content, before, results)
+                try:
+                    if len(content) != part.size_bytes:
+                        raise _Damaged(before + 1)
+                    await self._run_part(content, before, results)
+                except _Damaged as error:
+                    await self._wait_for_running()
+                    return (LineProblem("input_file_damaged", str(error), error.line),)
+            else:
+                await asyncio.sleep(0)
             before += part.lines
         await self._wait_for_running()
         return ()
@@ -187,7 +219,10 @@ class BatchRun:
             while not self._may_start():
                 self._room.clear()
                 await self._room.wait()
-            line, request_id = decode_line(text), self._request_id(number)
+            try:
+                line, request_id = decode_line(text), self._request_id(number)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise _Damaged(number) from None
             if self._ends_as is not None:
                 self._add_unrun(number, line, request_id, results)
                 continue
@@ -249,18 +284,19 @@ class BatchRun:
                     await self._check_claim()
                 await results.write()
                 if time.monotonic() >= renew_at or time.time() >= self._until:
+                    await self._check_claim()
                     renew_at = time.monotonic() + RENEW_S
                     await self._renew()
                     if await self._batches.is_cancelled(self.paths):
                         self.stop_as(BatchState.CANCELLED)
             except StoreUnavailable as error:
                 log.warning("progress of a batch was not written", batch=self.record.id, error=str(error))
-            if time.time() >= self.record.expires_at:
+            if time.monotonic() >= self._expires_at:
                 self.stop_as(BatchState.EXPIRED)
             self._room.set()
 
     async def _check_claim(self) -> None:
-        """Check whether the claim, which has expired, is still the newest. Raises ClaimLost."""
+        """Check whether the claim is still the newest. Raises ClaimLost."""
         newest = await self._batches.newest_claim(self.paths)
         if newest is not None and newest.number != self.claim.number:
             raise ClaimLost

@@ -6,6 +6,7 @@ segments of earlier claims it has read, before it writes its own; no others of t
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, NamedTuple
 
 from penstock.jobs.done_lines import DoneLines, ranges_of
@@ -16,6 +17,10 @@ from regional_agent.jobs.storage.batch_store import BatchStore
 
 FLUSH_BYTES: Final = 4 * 1024 * 1024
 """Size (bytes) of results from which a segment is written at once."""
+
+
+READ_AT_ONCE: Final = 8
+"""Segments that are read at a time after another agent's claim: a batch of hours has thousands."""
 
 
 class _Unwritten(NamedTuple):
@@ -67,11 +72,13 @@ class Results:
                 accepted = {**dict(claim.accepted), claim.number: last.get(claim.number, 0)}
                 break
         for number, last_segment in sorted(accepted.items()):
-            for each in range(1, last_segment + 1):
-                segment = await self._batches.segment(self._paths, number, each)
-                if segment is not None:
-                    self._count(segment)
-                    self.done.add_ranges(segment.ranges)
+            for first in range(1, last_segment + 1, READ_AT_ONCE):
+                numbers = range(first, min(first + READ_AT_ONCE, last_segment + 1))
+                reads = (self._batches.segment(self._paths, number, each) for each in numbers)
+                for segment in await asyncio.gather(*reads):
+                    if segment is not None:
+                        self._count(segment)
+                        self.done.add_ranges(segment.ranges)
         return tuple(sorted(accepted.items()))
 
     def add(self, line: int, text: bytes, *, is_error: bool, is_unrun: bool = False) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, is_end
 from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim
@@ -122,6 +123,9 @@ def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> N
     assert may_claim(None, "b", 1, 0.0)
     assert not may_claim(claim, "b", 9, 105.0)
     assert may_claim(claim, "b", 9, 105.1)
+    ahead = replace(claim, until=1e9)
+    assert not may_claim(ahead, "b", 9, 0.0, unchanged_s=LEASE_S + CLOCK_SKEW_S)
+    assert may_claim(ahead, "b", 9, 0.0, unchanged_s=LEASE_S + CLOCK_SKEW_S + 0.1), "its clock was ahead"
     assert may_claim(claim, "a", 6, 50.0)
     assert not may_claim(claim, "a", 5, 50.0)
     assert not may_claim(claim, "a", 4, 50.0)

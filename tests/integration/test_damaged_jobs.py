@@ -1,0 +1,64 @@
+"""Objects of the job store that were damaged or removed by other means: clear errors, and no job that never ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.test_async_requests import ended
+from tests.integration.test_batches import serving
+from tests.support.jobs import EMBEDDINGS, embeds, input_file, job_store, request_line
+from tests.support.planet import MODEL
+from tests.support.sockets import engine
+
+
+@pytest.mark.parametrize(
+    ("damaged", "line", "completed"),
+    [
+        (request_line("r0") + b"{" * len(request_line("r1")) + request_line("r2"), 2, 1),
+        (request_line("r0"), 1, 0),
+        (b"", 1, 0),
+    ],
+)
+async def test_a_batch_with_a_damaged_input_fails_with_the_line(
+    tmp_path: Path, damaged: bytes, line: int, completed: int
+) -> None:
+    content = b"".join(request_line(f"r{n}") for n in range(3))
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        file = (await client.upload(content)).json()["id"]
+        (part,) = (tmp_path / "store").rglob(f"file-data/{file}/000000")
+        part.write_bytes(damaged)
+        batch = await client.ended((await client.create(file)).json()["id"])
+        (error,) = batch["errors"]["data"]
+        assert (batch["status"], error["code"], error["line"]) == ("failed", "input_file_damaged", line)
+        assert batch["request_counts"]["completed"] == completed == len(await client.lines(batch["output_file_id"]))
+
+
+@pytest.mark.parametrize("damaged", [b"short", input_file(3) + b"more"])
+async def test_the_connection_of_damaged_content_is_closed(tmp_path: Path, damaged: bytes) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        file = (await client.upload(input_file(3))).json()["id"]
+        (part,) = (tmp_path / "store").rglob(f"file-data/{file}/000000")
+        part.write_bytes(damaged)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.http.get(f"/v1/files/{file}/content")
+        assert (await client.http.get(f"/v1/files/{file}")).status_code == 200
+
+
+async def test_an_asynchronous_request_without_its_body_fails(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store")
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        agent.jobs.worker._requests |= {str(n): None for n in range(store.concurrency)}  # type: ignore[misc]
+        body = {"model": MODEL, "input": "text 1"}
+        job = (await client.http.post(EMBEDDINGS, json=body, headers={"prefer": "respond-async"})).json()["id"]
+        (stored,) = (tmp_path / "store").rglob(f"job-data/{job}/body")
+        stored.unlink()
+        agent.jobs.worker._requests.clear()
+        agent.jobs.worker.wake()
+        found = await ended(client, job)
+        assert (found["status"], found["error"]["message"]) == (
+            "failed",
+            "the body of the request is no longer in the store",
+        )
