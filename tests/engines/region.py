@@ -45,7 +45,10 @@ def _bundle(jobs: Path) -> dict[str, str]:
     documents: list[dict[str, Any]] = [region, {"kind": "DataClass", "name": "open"}]
     presets = {"kind": "RoutePresets", "presets": PRESETS}
     documents.append(presets)
-    documents += [{"kind": "Model", "name": model, "continue_streams": model == CONTINUED} for model in MODELS]
+    documents += [
+        {"kind": "Model", "name": model, "continue_streams": model == CONTINUED, "queueing": {"preempt_batch": True}}
+        for model in MODELS
+    ]
     for tenant in ("tester", *RATE_LIMITED):
         digest = sha256(key_of(tenant).encode()).hexdigest()
         documents.append({"kind": "Tenant", "name": tenant, "data_class": "open", "key_digests": [digest]})
@@ -54,7 +57,8 @@ def _bundle(jobs: Path) -> dict[str, str]:
     documents.append(
         {"kind": "AcceptedLoss", "name": "one-region", "regions": [REGION], "because": "It is the only one."}
     )
-    documents.append({"kind": "JobStore", "name": "jobs", "url": f"file://{jobs.resolve()}", "regions": [REGION]})
+    store = {"kind": "JobStore", "name": "jobs", "url": f"file://{jobs.resolve()}", "max_use_percent": 100}
+    documents.append({**store, "regions": [REGION]})
     text = "---\n".join(
         msgspec.yaml.encode({"apiVersion": "penstock/v1", **document}).decode() for document in documents
     )

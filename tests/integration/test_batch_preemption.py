@@ -16,6 +16,7 @@ from tests.integration.test_batches import serving
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, ask
+from tests.support.envoys import running_envoy, running_picker
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -94,6 +95,29 @@ async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Pat
         assert agent.proxy.retry_budget.allows_one(agent.proxy.clock())
     lost = [record for record in records_in(tmp_path / "ledger") if record.kind == RecordKind.LOST_ATTEMPT]
     assert [(record.is_overhead, record.price) for record in lost] == [(True, 0.0)]
+
+
+async def test_a_chat_through_envoy_takes_the_slot_of_a_batch_request(tmp_path: Path) -> None:
+    gate = Gate()
+    store = job_store(tmp_path / "store", max_use_percent=100)
+    async with (
+        engine(gate) as gpu,
+        serving(tmp_path, gpu, slots=SLOTS, queue=0, job_store=store) as (agent, client),
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        preempts(agent)
+        batch = await client.started(input_file(REQUESTS))
+        await until(lambda: len(gate.running) == SLOTS)
+        youngest = gate.starts[-1]
+        chat = await RawClient.connect(front)
+        chat.send(post(BODY))
+        assert (await chat.answer()).status == 200
+        chat.close()
+        await until(lambda: gate.aborted == [youngest])
+        gate.open.set()
+        assert (await client.ended(batch))["request_counts"]["completed"] == REQUESTS
+        assert (preempted(agent), len(gate.starts)) == (1, REQUESTS + 1)
 
 
 async def test_a_request_that_was_preempted_three_times_runs_to_its_end(tmp_path: Path) -> None:
