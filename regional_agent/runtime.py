@@ -128,9 +128,7 @@ class AgentRuntime:
         self._settings = settings
         self._metrics = metrics
         self._rng = rng
-        sessions = credentials.sessions
-        self._sessions = sessions
-        self._binding = sessions.identity.binding
+        sessions = self._sessions = credentials.sessions
         self._registration: Registration | None = None
         self._peer_url = ""
         """The URL at which other regions reach this agent; empty before `announce`."""
@@ -143,7 +141,6 @@ class AgentRuntime:
             etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
             store, etcd_files = SignedStore(etcd, sessions, prefix=settings.etcd_prefix), etcd.files
         self._store: ConfigStore = store
-
         self.ledger = RequestLedger(
             agent,
             settings.state_dir / "ledger",
@@ -353,7 +350,8 @@ class AgentRuntime:
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
-        self._tasks.append(asyncio.create_task(sign_again_when_due(self._store, self._binding, lambda: own_key)))
+        signing = sign_again_when_due(self._store, self._sessions.identity.binding, lambda: own_key)
+        self._tasks.append(asyncio.create_task(signing))
 
     async def _require_own_address(self, member: AgentMember) -> None:
         """Raise BadSettings if another agent is registered at the address, for longer than a crashed one would be."""

@@ -120,7 +120,8 @@ class RoutedService(Service):
         """Start the exchange of a request."""
         proxy = self._proxy
         exchange = Exchange(proxy, connection, context)
-        proxy.begin(exchange, context, trusted=connection.trusted)
+        # Only the tracer asks whether the sender is trusted.
+        proxy.begin(exchange, context, trusted=proxy.recorder.tracer is not None and connection.trusted)
         try:
             exchange.select(context.received_at)
         except BaseException:

@@ -19,23 +19,18 @@ MAX_BODY_BYTES: Final = 4096
 _END: Final = b"\r\n"
 
 
-_SIZE_LINES: Final = [b"%x\r\n" % size_bytes for size_bytes in range(MAX_BODY_BYTES + 1)]
-"""The first lines of chunks, by the length of the body."""
+SIZE_LINES: Final = [b"%x\r\n" % size_bytes for size_bytes in range(MAX_BODY_BYTES + 1)]
+"""The first lines of chunks, by the length of the body, up to MAX_BODY_BYTES."""
 
 
 def _by_chunk_length() -> list[bytes]:
     """Return the first lines of chunks, by the length of the whole chunk; empty where no chunk has that length."""
-    by_length = {len(line) + body_bytes + len(_END): line for body_bytes, line in enumerate(_SIZE_LINES) if body_bytes}
+    by_length = {len(line) + body_bytes + len(_END): line for body_bytes, line in enumerate(SIZE_LINES) if body_bytes}
     return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
 
 
 _BY_CHUNK_LENGTH: Final = _by_chunk_length()
 _MAX_CHUNK_BYTES: Final = len(_BY_CHUNK_LENGTH) - 1
-
-
-def size_line(body_bytes: int) -> bytes:
-    """Return the first line of a chunk, by the length of its body."""
-    return _SIZE_LINES[body_bytes] if body_bytes <= MAX_BODY_BYTES else b"%x\r\n" % body_bytes
 
 
 def body_of_whole_chunk(data: bytes) -> int:

@@ -82,15 +82,3 @@ for _state, _successors in TRANSITIONS.items():
 
 class InvalidEvent(Exception):
     """Raised for an event that TRANSITIONS does not contain in a state, which is a defect."""
-
-
-def next_state(state: State, event: Event) -> State:
-    """Return the state after an event.
-
-    Raises:
-        InvalidEvent: the event cannot occur in `state`.
-    """
-    successor = state.successors.get(event)
-    if successor is None:
-        raise InvalidEvent(f"{event} in state {state}")
-    return successor

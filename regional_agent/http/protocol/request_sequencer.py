@@ -24,8 +24,8 @@ from regional_agent.http.protocol.connection_state import (
     UPGRADE,
     UPLOAD,
     Event,
+    InvalidEvent,
     State,
-    next_state,
 )
 from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
 from regional_agent.http.protocol.request_parser import RequestParser
@@ -222,4 +222,8 @@ class RequestSequencer:
         self.uploading, self._continue_due = None, False
 
     def _enter(self, event: Event) -> None:
-        self.state = next_state(self.state, event)
+        """Change the state; raises InvalidEvent for an event that the table lacks in this state."""
+        successor = self.state.successors.get(event)
+        if successor is None:
+            raise InvalidEvent(f"{event} in state {self.state}")
+        self.state = successor

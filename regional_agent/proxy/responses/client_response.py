@@ -11,7 +11,7 @@ from regional_agent.http.messages import KEEP_ALIVE_1_0, Request
 from regional_agent.proxy.error_formats import error_body, stream_error
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.telemetry.stream_gaps import StreamGaps
-from regional_agent.upstream.chunk_relay import ChunkRelay, size_line
+from regional_agent.upstream.chunk_relay import MAX_BODY_BYTES, SIZE_LINES, ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
@@ -91,7 +91,9 @@ class ClientResponse:
     def add(self, chunk: bytes) -> None:
         """Add a part of the body."""
         if self._chunked:
-            self._unsent += [size_line(len(chunk)), chunk, b"\r\n"]
+            size_bytes = len(chunk)
+            line = SIZE_LINES[size_bytes] if size_bytes <= MAX_BODY_BYTES else b"%x\r\n" % size_bytes
+            self._unsent += [line, chunk, b"\r\n"]
         else:
             self._unsent.append(chunk)
 

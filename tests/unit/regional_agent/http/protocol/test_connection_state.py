@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from regional_agent.http.protocol.connection_state import (
@@ -19,18 +21,22 @@ from regional_agent.http.protocol.connection_state import (
     UPLOAD,
     InvalidEvent,
     State,
-    next_state,
 )
+from regional_agent.http.protocol.request_parser import RequestParser
+from regional_agent.http.protocol.request_sequencer import RequestSequencer
 
 
 @pytest.mark.parametrize("state", list(TRANSITIONS), ids=str)
 def test_an_event_is_in_the_table_or_an_error(state: State) -> None:
     for event in EVENTS:
+        sequencer = RequestSequencer(cast(RequestParser, None), 1)
+        sequencer.state = state
         if event in TRANSITIONS[state]:
-            assert next_state(state, event) is TRANSITIONS[state][event]
+            sequencer._enter(event)
+            assert sequencer.state is TRANSITIONS[state][event]
         else:
             with pytest.raises(InvalidEvent, match=f"{event} in state {state}"):
-                next_state(state, event)
+                sequencer._enter(event)
 
 
 def test_every_state_and_every_event_occurs() -> None:
