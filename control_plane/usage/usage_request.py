@@ -89,7 +89,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     price: float
     """What the tenants pay."""
     gpu_cost: float
-    """What the GPU seconds cost by the regions' prices."""
+    """What the GPU seconds cost by the regions' prices, those of spot capacity included."""
     objective_requests: int = 0
     """Requests that a service objective of their model counts. Records of earlier releases have none."""
     within_objective: int = 0

@@ -115,7 +115,8 @@ CAPACITY = Board(
                     Prose(
                         "What do the endpoints cost?",
                         "Price of the GPUs of all endpoints, busy or not, per hour at the price of now.",
-                        "Steps at whole hours are `price_hours`. `penstock usage --cost` has what served nothing.",
+                        "Steps at whole hours are `price_hours`; spot capacity has prices of its own."
+                        " `penstock usage --cost` has what served nothing.",
                     ),
                     [Query(f"sum by (region, model) (penstock_gpu_hourly_cost{_POOL})", "{{region}} {{model}}")],
                     "short",

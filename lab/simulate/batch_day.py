@@ -325,7 +325,7 @@ class DayRun:
 
     def _pay(self, server: str, item: _Item) -> None:
         held_s = self.clock.now - item.since
-        self.paid += held_s / SLOTS_PER_GPU * gpu_price(self._policy, server, item.since)
+        self.paid += held_s / SLOTS_PER_GPU * gpu_price(self._policy, server, MODEL, item.since)
 
     def _preempt(self, site: _Site) -> bool:
         """End the youngest request of the batch in a full region; False if there is none."""

@@ -70,7 +70,7 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     price: float = 0.0
     """What the tenant pays, by the price list in force; 0 without a price."""
     gpu_cost: float = 0.0
-    """`gpu_s` by the region's price of a GPU hour."""
+    """`gpu_s` by the price of a GPU hour of the model in the region."""
     egress_bytes: int = 0
     """Bytes of the response that crossed regions."""
     is_estimated: bool = False
@@ -84,7 +84,7 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     unready_gpu_s: float = 0.0
     """Of CAPACITY: GPU seconds of endpoints that were listed and not ready: failed, warming up, ejected or draining."""
     capacity_cost: float = 0.0
-    """Of CAPACITY: the cost of both by the region's price of a GPU hour."""
+    """Of CAPACITY: the cost of both by the price of a GPU hour of the model in the region."""
     first_byte_ms: int = 0
     """Of REQUEST: time (ms, rounded up) from the request to the first byte of the response; 0 if none began."""
     total_ms: int = 0

@@ -1,4 +1,4 @@
-"""The price of a GPU hour in a region at a time: `cost_per_gpu_hour`, or that of the first `price_hours` in force."""
+"""The price of a GPU hour of a model in a region at a time: of spot capacity or of the region, and by `price_hours`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _DAYS: Final = tuple(Weekday)
 _EPOCH_DAY: Final = _DAYS.index(Weekday.THURSDAY)
 
 
-def gpu_price(policy: Policy, region: str, now: float) -> float:
-    """The price of a GPU hour in a region of the policy at `now` (Unix time, s), in the currency of the bundle."""
-    found = policy.regions[region]
+def gpu_price(policy: Policy, region: str, model: str, now: float) -> float:
+    """The price of a GPU hour of a model in a region of the policy at `now` (Unix time, s), in its currency."""
+    at = policy.regions[region]
+    found = at if not at.spot else at.spot_of(model) or at
     if not found.price_hours:
         return found.cost_per_gpu_hour
-    zone = policy.time_zones.get(found.price_time_zone or "")
+    zone = policy.time_zones.get(at.price_time_zone or "")
     hours = int((now if zone is None else local_s(zone, now)) // SECONDS_PER_HOUR)
     day, hour = divmod(hours, HOURS_PER_DAY)
     weekday = _DAYS[(day + _EPOCH_DAY) % len(_DAYS)]

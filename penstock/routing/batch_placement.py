@@ -48,7 +48,7 @@ def batch_options(
     origin, at = request.origin, request.batch_at
     assert at is not None
     work = request.batch_work or batch_work(policy.models[request.model])
-    prices = {name: batch_price(policy, origin, name, work, at) for name in idle}
+    prices = {name: batch_price(policy, origin, name, request.model, work, at) for name in idle}
 
     def order(name: str) -> tuple[bool, float, bool, float, str]:
         is_elsewhere = name != origin

@@ -33,12 +33,12 @@ def batch_work(model: Model, service_s: float = 0.0, slots: float = 0.0) -> Batc
     return BatchWork(gpu_s, model.request_bytes, model.response_bytes)
 
 
-def batch_price(policy: Policy, origin: str, region: str, work: BatchWork, now: float) -> float:
-    """The price of a GPU hour of a batch request in a region at `now` (Unix time, s), with its egress.
+def batch_price(policy: Policy, origin: str, region: str, model: str, work: BatchWork, now: float) -> float:
+    """The price of a GPU hour of a batch request for a model in a region at `now` (Unix time, s), with its egress.
 
-    Without egress it is the region's price of a GPU hour, so that regions with equal prices stay equal.
+    Without egress it is the price of a GPU hour, so that regions with equal prices stay equal.
     """
-    price = gpu_price(policy, region, now)
+    price = gpu_price(policy, region, model, now)
     if region == origin:
         return price
     per_gb = policy.regions[origin].egress_cost_per_gb, policy.regions[region].egress_cost_per_gb

@@ -28,7 +28,7 @@ def gpu_hourly_cost(
             group.endpoints * (1.0 - 1.0 / len(group.models)) for group in pool.groups
         )
         gpus = max(0.0, endpoints) * policy.models[model].scaling.gpus_per_endpoint
-        found[region, model] = gpus * gpu_price(policy, region, now)
+        found[region, model] = gpus * gpu_price(policy, region, model, now)
     return found
 
 

@@ -20,6 +20,7 @@ from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools, reporting_regions
 from penstock.fleet.traffic_view import spillover
 from penstock.planning.share_moves import Key
+from penstock.policy.gpu_price import gpu_price
 from penstock.policy.kinds.models import Scaling
 from penstock.policy.policy import Policy
 from penstock.scaling.demand_levels import Peaks, Smoothed
@@ -76,6 +77,10 @@ class Recommendation(msgspec.Struct, frozen=True):
     """Names of the endpoints to drain, in this order; empty unless fewer endpoints are desired."""
     dead: tuple[str, ...] = ()
     """Names of the endpoints that have failed their health probes for 5 minutes, and have to be replaced."""
+    cost_per_hour: float = 0.0
+    """Price of the GPUs of the desired endpoints, at the price of now."""
+    is_spot: bool = False
+    """Whether they are spot capacity, by the policy."""
 
 
 class Recommender:
@@ -163,6 +168,10 @@ class Recommender:
                 horizon_s=_horizon_s(policy, model),
                 drain=tuple(endpoint.name for endpoint in drained.get(region, ()) if model in endpoint.models),
                 dead=gone[region, model],
+                cost_per_hour=need.endpoints
+                * policy.models[model].scaling.gpus_per_endpoint
+                * gpu_price(policy, region, model, now),
+                is_spot=policy.regions[region].spot_of(model) is not None,
             )
             for (region, model), need in sorted(stable.items())
             if need.endpoints or exist[region, model] or self._is_stable((region, model), now)

@@ -59,7 +59,7 @@ def evaluate_demand(
         fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
         interventions: the overrides and maintenance windows in force.
-        now: Unix time (s), of the prices; None uses `cost_per_gpu_hour` of each region.
+        now: Unix time (s), of the prices; None uses each `cost_per_gpu_hour`.
     """
     if now is None:
         now, policy = 0.0, _without_price_hours(policy)
@@ -91,10 +91,16 @@ def evaluate_demand(
 
 
 def _without_price_hours(policy: Policy) -> Policy:
-    if not any(region.price_hours for region in policy.regions.values()):
+    if not any(region.price_hours or region.spot for region in policy.regions.values()):
         return policy
-    regions = {name: msgspec.structs.replace(region, price_hours=UNSET) for name, region in policy.regions.items()}
-    return msgspec.structs.replace(policy, regions=regions)
+    without = msgspec.structs.replace
+    regions = {
+        name: without(
+            region, price_hours=UNSET, spot=tuple(without(pool, price_hours=UNSET) for pool in region.spot or ())
+        )
+        for name, region in policy.regions.items()
+    }
+    return without(policy, regions=regions)
 
 
 def _needed_endpoints(

@@ -52,7 +52,7 @@ def totals(
             to_entry_ms = policy.round_trip_ms(group.origin, demand_outcome.entry) if away else 0.0
             trips.append((to_entry_ms + policy.round_trip_ms(demand_outcome.entry, server), rate))
             waited += rate * wait_s[server, group.model]
-            gpu += rate * _gpu_s(policy, pools[server, group.model]) * gpu_price(policy, server, now)
+            gpu += rate * _gpu_s(policy, pools[server, group.model]) * gpu_price(policy, server, group.model, now)
             egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)

@@ -72,9 +72,10 @@ class RequestLedger:
         self._policy: Policy | None = None
         self._prices: PriceList | None = None
         self._digest = ""
-        self._gpu_s_price = 0.0
-        self._gpu_price_until = inf
-        """Unix time (s) until which `_gpu_s_price` is in force."""
+        self._gpu_s_prices: dict[str, float] = {}
+        """Prices of a GPU second by model, as far as they were needed since the last change."""
+        self._gpu_prices_until = inf
+        """Unix time (s) until which `_gpu_s_prices` are in force."""
         self.open_requests: Callable[[], Iterable[RequestContext]] = _none
         """Returns the requests in progress."""
 
@@ -96,7 +97,7 @@ class RequestLedger:
         """
         self._policy = policy
         self._digest = policy.digest()[:DIGEST_CHARACTERS]
-        self._follow_gpu_price(self._wall_clock())
+        self._follow_gpu_prices(self._wall_clock())
         self._prices = PriceList(policy, self._wall_clock())
         self._is_on = bool(policy.usage_stores)
         if not self._is_on:
@@ -104,12 +105,19 @@ class RequestLedger:
         else:
             self._open()
 
-    def _follow_gpu_price(self, unix_s: float) -> None:
-        policy = self._policy
-        has_region = policy is not None and self._region in policy.regions
-        per_hour = gpu_price(policy, self._region, unix_s) if policy is not None and has_region else 0.0
-        self._gpu_s_price = per_hour / SECONDS_PER_HOUR
-        self._gpu_price_until = (unix_s // STEP_S + 1.0) * STEP_S
+    def _follow_gpu_prices(self, unix_s: float) -> None:
+        self._gpu_s_prices.clear()
+        self._gpu_prices_until = (unix_s // STEP_S + 1.0) * STEP_S
+
+    def _gpu_s_price(self, model: str) -> float:
+        price = self._gpu_s_prices.get(model)
+        if price is None:
+            policy = self._policy
+            has_region = policy is not None and self._region in policy.regions
+            unix_s = self._gpu_prices_until - STEP_S
+            per_hour = gpu_price(policy, self._region, model, unix_s) if policy is not None and has_region else 0.0
+            price = self._gpu_s_prices[model] = per_hour / SECONDS_PER_HOUR
+        return price
 
     def _open(self) -> None:
         try:
@@ -155,8 +163,8 @@ class RequestLedger:
         self._now_ms = int(unix_s * 1000.0)
         if self._policy is not None and self._prices is not None and unix_s >= self._prices.valid_until:
             self._prices = PriceList(self._policy, unix_s)
-        if unix_s >= self._gpu_price_until:
-            self._follow_gpu_price(unix_s)
+        if unix_s >= self._gpu_prices_until:
+            self._follow_gpu_prices(unix_s)
         if self._is_on and not self.spool.is_open:
             self._open()
         self.spool.tick(now)
@@ -235,7 +243,7 @@ class RequestLedger:
                     output_tokens,
                     gpu_s,
                     price,
-                    gpu_s * self._gpu_s_price,
+                    gpu_s * self._gpu_s_price(context.model) if gpu_s else 0.0,
                     egress_bytes,
                     account.is_estimated,
                     not charges,
@@ -258,7 +266,8 @@ class RequestLedger:
         gpu_s = _gpu_s(context, attempt, now)
         start = self._common(context, _LOST_ATTEMPT)
         rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
-        self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
+        gpu_cost = gpu_s * self._gpu_s_price(attempt.estimate.model)
+        self.spool.append(self._encode((*start, *rest, gpu_cost, 0, False, True, self._digest)))
 
     def copied(self, context: RequestContext, attempt: LocalAttempt, account: Account | None, now: float) -> None:
         """Record the GPU time of a copy of a request, which no tenant has.
@@ -278,7 +287,7 @@ class RequestLedger:
             if usage is not None:
                 tokens = usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens
         served = (self._region, attempt.endpoint.spec.accelerator, outcome, status, *tokens, gpu_s, 0.0)
-        rest = (gpu_s * self._gpu_s_price, 0, is_estimated, True, self._digest)
+        rest = (gpu_s * self._gpu_s_price(attempt.estimate.model), 0, is_estimated, True, self._digest)
         self.spool.append(self._encode((kind, at_ms, request_id, "", "", *common, *served, *rest)))
 
     def capacity(self, times: Iterable[GpuTime]) -> None:
@@ -286,7 +295,7 @@ class RequestLedger:
         if not self._is_on:
             return
         for each in times:
-            cost = (each.ready_gpu_s + each.unready_gpu_s) * self._gpu_s_price
+            cost = (each.ready_gpu_s + each.unready_gpu_s) * self._gpu_s_price(each.model)
             record = LedgerRecord(
                 _CAPACITY,
                 each.at_ms,

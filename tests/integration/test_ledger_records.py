@@ -7,11 +7,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from penstock.ledger.capacity_meter import GpuTime
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.spool_format import read_spool, records_of
 from penstock.policy.geography import Location
 from penstock.policy.kinds.billing import ModelPrice, Prices, UsageStore
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.regions import SpotPool
 from penstock.policy.service_objective import ServiceObjective
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.capacity_recorder import CapacityRecorder
@@ -210,3 +212,14 @@ async def test_the_gpu_time_of_a_regions_endpoints_is_recorded_by_class(tmp_path
     assert found.model == MODEL
     assert (found.ready_gpu_s, found.unready_gpu_s) == (4.0, 4.0)
     assert found.capacity_cost > 0.0
+
+
+def test_gpu_time_of_spot_capacity_has_its_own_price(tmp_path: Path) -> None:
+    ledger = ledger_in(tmp_path)
+    before = policy()
+    here = replace(before.regions["eu-de"], cost_per_gpu_hour=2.0, spot=(SpotPool((MODEL,), 0.5),))
+    store = UsageStore("all", "file:///nowhere", covers=frozenset(before.regions))
+    ledger.use(replace(before, regions={**before.regions, "eu-de": here}, usage_stores=(store,)))
+    ledger.capacity([GpuTime(1, "h100", model, 3600.0, 1800.0) for model in (MODEL, "another")])
+    ledger.close()
+    assert [(each.model, each.capacity_cost) for each in records_in(tmp_path)] == [(MODEL, 0.75), ("another", 3.0)]

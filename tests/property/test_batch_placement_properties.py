@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.gpu_price import gpu_price
-from penstock.policy.kinds.regions import PriceHours, RegionRole
+from penstock.policy.kinds.regions import PriceHours, RegionRole, SpotPool
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
@@ -34,6 +34,7 @@ per_gb = st.sampled_from((0.0, 0.0, 0.5, 1.0))
 sizes = st.sampled_from((0.0, 5e8, 1e9))
 works = st.builds(BatchWork, st.sampled_from((1800.0, 3600.0)), sizes, sizes)
 """Prices of these amounts are exact."""
+spot = st.sampled_from(((), (), (SpotPool(("m",), 0.25),), (SpotPool(("another",), 0.25),)))
 price_hours = st.lists(st.builds(PriceHours, prices, st.integers(0, 23), st.integers(1, 24)), max_size=2).map(tuple)
 
 
@@ -46,6 +47,7 @@ def priced_policies(draw: st.DrawFn) -> Policy:
             cost_per_gpu_hour=draw(prices),
             price_hours=draw(price_hours),
             role=draw(roles),
+            spot=draw(spot),
             egress_cost_per_gb=draw(per_gb),
         )
         for name, region in policy.regions.items()
@@ -114,7 +116,7 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
         """The cost of the request: its GPU hours, its body from the origin, and its response from the region."""
         there, here = policy.regions[name], policy.regions[origin]
         sent = here.egress_cost_per_gb * work.request_bytes + there.egress_cost_per_gb * work.response_bytes
-        return gpu_price(policy, name, at) * work.gpu_s / 3600.0 + (sent / 1e9 if name != origin else 0.0)
+        return gpu_price(policy, name, "m", at) * work.gpu_s / 3600.0 + (sent / 1e9 if name != origin else 0.0)
 
     if isinstance(decision, Refusal):
         assert not admissible

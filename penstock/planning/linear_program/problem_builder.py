@@ -47,8 +47,8 @@ class ProblemBuilder:
         self.digest = policy.digest()
         self.distances = Distances(policy)
         self._shapes: dict[tuple[str, ...], Shape] = {}
-        self._per_hour: dict[str, float] = {}
-        """Price of a GPU hour by region, at the time of the problems."""
+        self._priced_at = 0.0
+        """Unix time (s) of the prices of the problems."""
         self._lag_ms = self.distances.deviations_ms(policy, {})
         self._bytes = NOTHING_MEASURED.message_bytes
         """Deviation (ms) of the measured round trips from those of the policy, by (origin, server)."""
@@ -76,7 +76,7 @@ class ProblemBuilder:
         """
         self._lag_ms = self.distances.deviations_ms(self.policy, measured.round_trips_ms)
         self._bytes = measured.message_bytes
-        self._per_hour = {region: gpu_price(self.policy, region, now) for region in self.policy.regions}
+        self._priced_at = now
         demands_of: dict[str, dict[Key, Demand]] = {}
         for key, demand in demands.items():
             demands_of.setdefault(key.model, {})[key] = demand
@@ -128,7 +128,7 @@ class ProblemBuilder:
         reach_s, egress_s = self._reach(shape, work)
         widths, costs = pieces(slots, service_s, target, objective.queueing_weight)
         s_per_cost = objective.latency_ms_per_cost / MS_PER_S
-        per_hour = np.array([self._per_hour[group.region] for group in shape.groups])
+        per_hour = np.array([self._per_hour(group) for group in shape.groups])
         return Problem(
             shape=shape,
             demand=np.where(home >= 0, demand, 0.0),
@@ -208,6 +208,11 @@ class ProblemBuilder:
             confinements=confinements(permitted, region_of, (draw_pool, draw_group), group_region),
         )
         return shape
+
+    def _per_hour(self, group: Group) -> float:
+        """The price of a GPU hour of a group; the mean of those of its models."""
+        prices = [gpu_price(self.policy, group.region, model, self._priced_at) for model in group.models]
+        return sum(prices) / len(prices)
 
     def _reach(self, shape: Shape, work: Floats) -> tuple[Floats, Floats]:
         """By (origin, pool): the cost (s) of reaching the pool with one unit of work, and the egress part of it."""

@@ -14,6 +14,7 @@ from penstock.policy.fields import (
     Conflict,
     CountryRef,
     Label,
+    ModelRef,
     NonEmpty,
     PlaceRef,
     PolicyStruct,
@@ -70,6 +71,20 @@ class PriceHours(PolicyStruct, frozen=True):
     """Days of the week. Default: all."""
 
 
+Hours = Annotated[tuple[PriceHours, ...], Meta(extra_json_schema={"maxItems": 32})]
+
+
+class SpotPool(PolicyStruct, frozen=True):
+    """The endpoints of some models in a region are spot capacity, which the provider may reclaim."""
+
+    models: NonEmpty[tuple[ModelRef, ...]]
+    """Names of the models."""
+    cost_per_gpu_hour: Annotated[float, bounds(ge=0, le=1e6)]
+    """Price of a GPU hour of these endpoints."""
+    price_hours: Hours | UnsetType = UNSET
+    """Prices of their GPU hours by time of day and day of the week, as those of the region and in its time zone."""
+
+
 class Region(PolicyStruct, frozen=True):
     """One site that serves. It is in the jurisdiction of its country and of every bloc that contains the country."""
 
@@ -101,12 +116,15 @@ class Region(PolicyStruct, frozen=True):
     role: RegionRole | UnsetType = UNSET
     """What the region is for while no other region is lost. Absent: active."""
 
-    price_hours: Annotated[tuple[PriceHours, ...], Meta(extra_json_schema={"maxItems": 32})] | UnsetType = UNSET
+    price_hours: Hours | UnsetType = UNSET
     """Prices of a GPU hour by time of day and day of the week; the first that covers the time applies, and
     `cost_per_gpu_hour` at all other times. Planning, the placement of batch requests, the ledger and what-if use the
     price of the time; limits of spillover compare `cost_per_gpu_hour`."""
+    spot: Annotated[tuple[SpotPool, ...], Meta(extra_json_schema={"maxItems": 64})] | UnsetType = UNSET
+    """Models whose endpoints in this region are spot capacity, with its prices, which apply in place of those of the
+    region."""
     price_time_zone: Annotated[str, length(1, 64)] | UnsetType = UNSET
-    """Time zone of `price_hours`, by IANA name, such as `Europe/Berlin`. Default: UTC."""
+    """Time zone of all `price_hours` of the region, by IANA name, such as `Europe/Berlin`. Default: UTC."""
 
     @property
     def is_standby(self) -> bool:
@@ -114,9 +132,17 @@ class Region(PolicyStruct, frozen=True):
         return self.role is RegionRole.PASSIVE or self.role is RegionRole.PILOT_LIGHT
 
     def conflict(self) -> Conflict | None:
-        if self.price_time_zone is UNSET or self.price_hours:
+        spot = self.spot or ()
+        named = [model for pool in spot for model in pool.models]
+        if len(set(named)) < len(named):
+            return Conflict("spot names a model twice", "give each model one price")
+        if self.price_time_zone is UNSET or self.price_hours or any(pool.price_hours for pool in spot):
             return None
         return Conflict("price_time_zone without price_hours", "add price_hours, or remove price_time_zone")
+
+    def spot_of(self, model: str) -> SpotPool | None:
+        """Return the spot capacity that serves a model here; None if its endpoints are no spot capacity."""
+        return next((pool for pool in self.spot or () if model in pool.models), None)
 
 
 class Bloc(PolicyStruct, frozen=True):

@@ -49,7 +49,7 @@ def capacity(
 
 
 def _view(found: Sequence[Recommendation], standby: Takeover | None = None) -> RenderableType:
-    words, numbers = ("region", "model"), ("endpoints", "desired", "demand", "forecast")
+    words, numbers = ("region", "model"), ("endpoints", "desired", "cost/h", "demand", "forecast")
     table = table_of(*words, *numbers, "because", "drain", "replace", title="Capacity", right=numbers)
     for row in found:
         change = row.desired_endpoints - row.endpoints
@@ -59,6 +59,7 @@ def _view(found: Sequence[Recommendation], standby: Takeover | None = None) -> R
             row.model,
             str(row.endpoints),
             Text(str(row.desired_endpoints), colour),
+            f"{row.cost_per_hour:,.2f}{' spot' if row.is_spot else ''}",
             f"{row.requests_per_s:.1f}/s",
             f"{row.forecast_per_s:.1f}/s",
             f"loss of {row.lost}" if row.cause is Cause.REGION_LOSS else row.cause.value,

@@ -19,7 +19,7 @@ from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.operations import Objective
-from penstock.policy.kinds.regions import PriceHours, Region
+from penstock.policy.kinds.regions import PriceHours, Region, SpotPool
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support import three_regions
@@ -179,6 +179,17 @@ def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
     )
     assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
     assert details(planned) == {"es": arc_details.COSTS_LESS}
+
+
+def test_a_neighbour_whose_pool_is_cheap_spot_capacity_serves_this_model_and_no_other() -> None:
+    regions = {name: msgspec.structs.replace(each, cost_per_gpu_hour=30.0) for name, each in POLICY.regions.items()}
+    for spot_model, server in (("m", "es"), ("another", "de")):
+        spot = msgspec.structs.replace(regions["es"], spot=(SpotPool((spot_model,), 1.0),))
+        planned = decided(
+            fleet(region("de", offered(40.0)), region("es"), region("us")),
+            policy=msgspec.structs.replace(POLICY, regions={**regions, "es": spot}),
+        )
+        assert list(arcs(planned)) == [server]
 
 
 def test_a_home_that_costs_more_at_these_hours_alone_is_left_at_these_hours() -> None:

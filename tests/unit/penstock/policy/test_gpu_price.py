@@ -18,6 +18,13 @@ price_hours:
   - {days: [saturday, sunday], cost_per_gpu_hour: 0.5}
   - {from_hour: 22, to_hour: 6, cost_per_gpu_hour: 0.7}
 """
+MODEL = "llama-3.1-8b"
+SPOT = f"""price_time_zone: Europe/Berlin
+spot:
+  - models: [{MODEL}]
+    cost_per_gpu_hour: 0.4
+    price_hours: [{{from_hour: 8, to_hour: 20, cost_per_gpu_hour: 0.9}}]
+"""
 (FILE,) = [name for name, text in FILES.items() if "kind: Region" in text]
 
 
@@ -44,8 +51,37 @@ def test_the_first_hours_that_cover_the_local_time_apply(at: str, price: float |
     policy, usual = compile_bundle(priced(HOURS)), compile_bundle(FILES)
     (region,) = [region for region in policy.regions.values() if region.price_hours]
     now = datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
-    assert gpu_price(policy, region.name, now) == (price or region.cost_per_gpu_hour)
-    assert gpu_price(usual, region.name, now) == region.cost_per_gpu_hour
+    assert gpu_price(policy, region.name, MODEL, now) == (price or region.cost_per_gpu_hour)
+    assert gpu_price(usual, region.name, MODEL, now) == region.cost_per_gpu_hour
+
+
+def test_spot_capacity_has_prices_of_its_own_by_the_clock_of_its_region() -> None:
+    policy, usual = compile_bundle(priced(SPOT)), compile_bundle(FILES)
+    (region,) = [region for region in policy.regions.values() if region.spot]
+    spot = region.spot_of(MODEL)
+    assert spot is not None
+    assert region.spot_of("another") is None
+    for hour, price in (("06:59", 0.4), ("07:00", 0.9), ("18:59", 0.9), ("19:00", 0.4)):  # winter time: UTC+1
+        now = datetime.fromisoformat(f"2026-12-01T{hour}").replace(tzinfo=UTC).timestamp()
+        assert gpu_price(policy, region.name, MODEL, now) == price, hour
+        assert gpu_price(policy, region.name, "another", now) == region.cost_per_gpu_hour
+        assert gpu_price(usual, region.name, MODEL, now) == region.cost_per_gpu_hour
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        (f"[{MODEL}]", "[unknown]", "spot[0].models[0]: "),
+        ("spot:\n", f"spot:\n  - {{models: [{MODEL}], cost_per_gpu_hour: 1}}\n", "spot names a model twice"),
+        ("    price_hours: [{from_hour: 8, to_hour: 20, cost_per_gpu_hour: 0.9}]\n", "", "without price_hours"),
+        ("cost_per_gpu_hour: 0.4", "cost_per_gpu_hour: -1", "spot[0].cost_per_gpu_hour: "),
+    ],
+)
+def test_invalid_spot_capacity_is_refused_with_its_field(old: str, new: str, error: str) -> None:
+    assert old in SPOT
+    with pytest.raises(PolicyRefused) as raised:
+        compile_bundle(priced(SPOT.replace(old, new)))
+    assert error in str(raised.value)
 
 
 @pytest.mark.parametrize(

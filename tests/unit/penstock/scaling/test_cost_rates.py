@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.fleet.report import GroupReport, PoolReport
 from penstock.fleet.snapshot import Demand, FadedPool
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Model, Scaling
-from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.regions import Region, SpotPool
 from penstock.policy.policy import Policy
 from penstock.scaling.cost_rates import egress_hourly_cost, gpu_hourly_cost
 
@@ -34,6 +35,9 @@ def test_endpoints_cost_whether_ready_or_not_and_shared_ones_are_divided() -> No
         ("gone", "m"): FadedPool(PoolReport("m", 5, 1, 8, 0, 1.0), 1.0),
     }
     assert gpu_hourly_cost(POLICY, pools, 0.0) == {("a", "m"): 4 * 8 * 2.0, ("a", "n"): 1 * 2.0}
+    spot = msgspec.structs.replace(POLICY.regions["a"], spot=(SpotPool(("m",), 0.5),))
+    policy = msgspec.structs.replace(POLICY, regions={**POLICY.regions, "a": spot})
+    assert gpu_hourly_cost(policy, pools, 0.0) == {("a", "m"): 4 * 8 * 0.5, ("a", "n"): 1 * 2.0}
     none = {("a", "m"): FadedPool(PoolReport("m", 0, 0, 0, 0, 0.0), 0.0)}
     assert gpu_hourly_cost(POLICY, none, 0.0) == {("a", "m"): 0.0}
 

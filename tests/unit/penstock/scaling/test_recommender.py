@@ -18,7 +18,7 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.fleet.traffic_report import SpilloverReport
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
-from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.regions import Region, SpotPool
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.policy.service_objective import ObjectiveReport
@@ -30,8 +30,8 @@ DEAD_S, PEAK_S, QUEUE_S, REACTION_S, STABLE_S = 300.0, 3600.0, 30.0, 60.0, 600.0
 
 HERE = residency_class(frozenset({"a"}))
 POLICY = Policy(
-    regions={"a": Region("a", "DE", 50.0, 8.0)},
-    models={"m": Model("m", scaling=Scaling(cold_start_s=240.0))},
+    regions={"a": Region("a", "DE", 50.0, 8.0, spot=(SpotPool(("m",), 0.25),))},
+    models={"m": Model("m", scaling=Scaling(cold_start_s=240.0, gpus_per_endpoint=2.0))},
     tenants={},
     residency=(),
 )
@@ -84,6 +84,7 @@ def test_a_forecast_beyond_the_cold_start_raises_the_number_at_once() -> None:
     row = recommend(Recommender(), snapshot(0.0, 10.0), 0.0, forecast=64.0)
     assert (row.endpoints, row.desired_endpoints, row.cause) == (4, 10, Cause.DEMAND)
     assert (row.requests_per_s, row.forecast_per_s, row.drain) == (10.0, 64.0, ())
+    assert (row.cost_per_hour, row.is_spot) == (10 * 2 * 0.25, True)
 
 
 def test_an_endpoint_that_stays_down_does_not_exist_and_is_to_be_replaced() -> None:
