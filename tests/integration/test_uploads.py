@@ -192,6 +192,45 @@ async def test_a_long_completion_goes_on_without_its_client(tmp_path: Path, monk
         assert len((await client.http.get("/v1/files")).json()["data"]) == 1
 
 
+async def test_two_agents_that_complete_an_upload_make_one_file_and_a_cancellation_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, both_read = UploadStore.read, asyncio.Barrier(3)
+
+    async def held(self: UploadStore, objects: Any) -> Any:
+        await both_read.wait()
+        async for content in reads(self, objects):
+            yield content
+
+    monkeypatch.setattr(UploadStore, "read", held)
+    store, content = job_store(tmp_path / "store"), request_line("a")
+    async with (
+        engine(embeds) as gpu,
+        serving(tmp_path / "1", gpu, job_store=store) as (_, client),
+        serving(tmp_path / "2", gpu, job_store=store) as (_, other),
+    ):
+        uploads, others = Uploader(client), Uploader(other)
+        upload = await uploads.created(content)
+        parts = await uploads.parts(upload, content)
+        completed = asyncio.gather(uploads.complete(upload, parts), others.complete(upload, parts))
+        await both_read.wait()
+        one, two = [each.json() for each in await completed]
+        assert one == two
+        assert one["file"]["bytes"] == len(content)
+        assert [each["id"] for each in (await client.http.get("/v1/files")).json()["data"]] == [one["file"]["id"]]
+
+        upload = await uploads.created(content)
+        parts = await uploads.parts(upload, content)
+        completed = asyncio.gather(uploads.complete(upload, parts), others.complete(upload, parts))
+        await until(lambda: both_read.n_waiting == 2)
+        assert (await client.http.post(f"/v1/uploads/{upload}/cancel")).json()["status"] == "cancelled"
+        await both_read.wait()
+        assert {(each.status_code, each.json()["error"]["code"]) for each in await completed} == {
+            (409, "upload_changed")
+        }
+        assert len((await client.http.get("/v1/files")).json()["data"]) == 1
+
+
 async def test_an_upload_that_is_not_completed_is_deleted_with_what_a_late_url_wrote(tmp_path: Path) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
         uploads = Uploader(client)
