@@ -12,7 +12,7 @@ from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.token_counts import Usage
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
-from regional_agent.upstream.chunk_relay import size_line
+from regional_agent.upstream.chunk_relay import SIZE_LINES
 
 ROUTES = {route.name: route for preset in PRESETS for route in preset_routes(preset)}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
@@ -36,7 +36,7 @@ def word(index: int = 0, completion_tokens: int = -1, *, finish: str | None = No
 
 def relayed(reader: AnswerParser, body: bytes) -> None:
     """Read a body as the relay does: a chunk with its framing, or else the body."""
-    line = size_line(len(body))
+    line = SIZE_LINES[len(body)]
     if not reader.skim_chunk(line + body + b"\r\n", len(line)):
         reader.feed(body)
 
