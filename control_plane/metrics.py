@@ -7,6 +7,7 @@ control planes counts no value twice and a former leader exports no outdated val
 from __future__ import annotations
 
 import threading
+from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from control_plane.deferred_updates import DeferredUpdates
-from control_plane.planning.capacity_metrics import CapacityMetrics
+from control_plane.planning.capacity_metrics import CapacityMetrics, replace_series
 from control_plane.planning.cost_metrics import CostMetrics
 from control_plane.planning.internal_metrics import InternalMetrics
 from control_plane.tenants.budget_metrics import BudgetMetrics
@@ -254,42 +255,33 @@ class ControlPlaneMetrics:
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
         """Replace the gauges of the plan by those of the plan in force, one slice per region."""
         self._plan_generation.set(max((plan.generation for plan in plans), default=0))
-        self._arc_share.clear()
-        for plan in plans:
-            for entry in plan.classes:
-                for arc in entry.arcs:
-                    self._arc_share.labels(plan.region, arc.server, entry.model, entry.residency).set(arc.share)
+        shares = {
+            (plan.region, arc.server, entry.model, entry.residency): arc.share
+            for plan in plans
+            for entry in plan.classes
+            for arc in entry.arcs
+        }
+        replace_series(self._arc_share, shares)
 
     def show_regions(self, regions: Mapping[str, RegionGauges]) -> None:
         """Set every region's state, report age and rejections; regions that are absent are removed."""
-        self._report_age.clear()
-        self._refusing.clear()
-        self._region_state.clear()
-        for region, view in regions.items():
-            self._report_age.labels(region).set(view.report_age_s)
-            self._refusing.labels(region).set(view.refusing)
-            for state in RegionState:
-                self._region_state.labels(region, state.value).set(state is view.state)
+        replace_series(self._report_age, {(region,): view.report_age_s for region, view in regions.items()})
+        replace_series(self._refusing, {(region,): view.refusing for region, view in regions.items()})
+        states = {(name, each.value): each is view.state for name, view in regions.items() for each in RegionState}
+        replace_series(self._region_state, states)
 
     def show_pools(self, pools: Mapping[tuple[str, str], PoolGauges]) -> None:
         """Set slots and in-flight requests by (region, model); pairs that are absent are removed."""
-        self._region_slots.clear()
-        self._region_in_flight.clear()
-        for (region, model), pool in pools.items():
-            self._region_slots.labels(region, model).set(pool.slots)
-            self._region_in_flight.labels(region, model).set(pool.in_flight)
+        replace_series(self._region_slots, {key: pool.slots for key, pool in pools.items()})
+        replace_series(self._region_in_flight, {key: pool.in_flight for key, pool in pools.items()})
 
     def show_demand(self, requests_per_s: Mapping[tuple[str, str], float]) -> None:
         """Set offered requests per second by (origin, model); pairs that are absent are removed."""
-        self._demand.clear()
-        for (origin, model), rate in requests_per_s.items():
-            self._demand.labels(origin, model).set(rate)
+        replace_series(self._demand, requests_per_s)
 
     def show_overrides(self, overrides: Iterable[tuple[str, str]]) -> None:
         """Set the number of active overrides by (kind, region); pairs that are absent are removed."""
-        self._overrides.clear()
-        for kind, region in overrides:
-            self._overrides.labels(kind, region).inc()
+        replace_series(self._overrides, Tally(overrides))
 
     def show_shortfalls(self, shortfalls: Sequence[Shortfall]) -> None:
         """Set the missing capacity by (region, model), the worst case of each; pairs that are absent are removed."""
@@ -299,15 +291,11 @@ class ControlPlaneMetrics:
             for region in shortfall.regions:
                 key = (region, shortfall.model, scenario)
                 worst[key] = max(worst.get(key, 0.0), shortfall.slots)
-        self._capacity_shortfall.clear()
-        for key, slots in worst.items():
-            self._capacity_shortfall.labels(*key).set(slots)
+        replace_series(self._capacity_shortfall, worst)
 
     def show_issuers(self, ages_s: Mapping[str, float]) -> None:
         """Set the age (s) of the keys of identity providers, by issuer; issuers that are absent are removed."""
-        self._issuer_keys_age.clear()
-        for issuer, age_s in ages_s.items():
-            self._issuer_keys_age.labels(issuer).set(age_s)
+        replace_series(self._issuer_keys_age, {(issuer,): age_s for issuer, age_s in ages_s.items()})
 
     def set_policy(self, digest: str) -> None:
         """Set the digest of the policy in force in most regions."""

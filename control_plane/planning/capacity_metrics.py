@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -10,6 +11,15 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.standby import Takeover
 
 LABELS = ("region", "model")
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+
+def replace_series(gauge: Gauge, values: Mapping[Labels, float]) -> None:
+    """Set all series of a gauge, by the values of its labels; others are removed."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)
 
 
 class CapacityMetrics:
@@ -59,17 +69,14 @@ class CapacityMetrics:
 
     def show_signals(self, ages_s: Mapping[str, float]) -> None:
         """Set the age (s) of the demand signals, by name; signals that are absent are removed."""
-        self._signal_age.clear()
-        for name, age_s in ages_s.items():
-            self._signal_age.labels(name).set(age_s)
+        replace_series(self._signal_age, {(name,): age_s for name, age_s in ages_s.items()})
 
     def show(self, recommendations: Iterable[Recommendation]) -> None:
         """Replace all recommendations."""
-        self._clear_recommendations()
-        for row in recommendations:
-            self._forecast.labels(row.region, row.model).set(row.forecast_per_s)
-            self._desired.labels(row.region, row.model).set(row.desired_endpoints)
-            self._endpoints.labels(row.region, row.model).set(row.endpoints)
+        rows = {(row.region, row.model): row for row in recommendations}
+        replace_series(self._forecast, {key: row.forecast_per_s for key, row in rows.items()})
+        replace_series(self._desired, {key: row.desired_endpoints for key, row in rows.items()})
+        replace_series(self._endpoints, {key: row.endpoints for key, row in rows.items()})
 
     def show_takeover(self, takeover: Takeover | None) -> None:
         """Set the times of the current or last takeover; None removes them."""
@@ -82,9 +89,5 @@ class CapacityMetrics:
 
     def clear(self) -> None:
         """Remove all values, because another control plane leads; an autoscaler without values keeps its endpoints."""
-        self._clear_recommendations()
+        self.show(())
         self.show_takeover(None)
-
-    def _clear_recommendations(self) -> None:
-        for gauge in (self._forecast, self._desired, self._endpoints):
-            gauge.clear()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from control_plane.planning.capacity_metrics import replace_series
+
 
 class CostMetrics:
     """Gauges of the hourly cost of the fleet."""
@@ -28,13 +30,9 @@ class CostMetrics:
 
     def show(self, gpu: Mapping[tuple[str, str], float], egress: Mapping[tuple[str, str], float]) -> None:
         """Replace all values: `gpu` by (region, model), `egress` by (origin, server)."""
-        self.clear()
-        for (region, model), cost in gpu.items():
-            self._gpu.labels(region, model).set(cost)
-        for (origin, server), cost in egress.items():
-            self._egress.labels(origin, server).set(cost)
+        replace_series(self._gpu, gpu)
+        replace_series(self._egress, egress)
 
     def clear(self) -> None:
         """Remove all values, because another control plane leads."""
-        self._gpu.clear()
-        self._egress.clear()
+        self.show({}, {})

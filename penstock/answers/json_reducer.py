@@ -64,21 +64,6 @@ def wanted_members(pointers: Iterable[str]) -> Wanted:
 class JsonReducer:
     """Reduces one JSON text. If the text is an array, its elements are reduced."""
 
-    __slots__ = (
-        "_copies",
-        "_depth",
-        "_escaped",
-        "_in_string",
-        "_is_key",
-        "_kept",
-        "_key",
-        "_next",
-        "_out",
-        "_stack",
-        "_state",
-        "_value",
-    )
-
     def __init__(self, wanted: Wanted) -> None:
         """Reduce to the members of `wanted`."""
         self._state = _VALUE

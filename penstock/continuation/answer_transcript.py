@@ -19,18 +19,6 @@ class AnswerTranscript:
     unknown.
     """
 
-    __slots__ = (
-        "_base_tokens",
-        "_parts",
-        "_stream_tokens",
-        "_strips_space",
-        "_text_bytes",
-        "_text_tokens",
-        "identity",
-        "prompt_tokens",
-        "role_sent",
-    )
-
     def __init__(self, *, strips_space: bool) -> None:
         """Create an empty transcript. `strips_space` excludes white space at the end from the text to continue."""
         self._strips_space = strips_space

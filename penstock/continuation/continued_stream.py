@@ -48,26 +48,6 @@ _COMMENT: Final = b": a tool call is being generated\n\n"
 class ContinuedStream:
     """Forwards the events of one answer, and rewrites the events of a continuation to extend the first stream."""
 
-    __slots__ = (
-        "_end_with_usage",
-        "_ends",
-        "_half_event",
-        "_held",
-        "_held_bytes",
-        "_is_continuation",
-        "_repeatable_space",
-        "_request",
-        "_splitter",
-        "_transcript",
-        "done",
-        "error",
-        "failure",
-        "is_cut",
-        "problem",
-        "records",
-        "usage_event",
-    )
-
     def __init__(self, request: ContinuableRequest) -> None:
         """Start with the first stream of the answer to `request`."""
         self._request = request

@@ -36,17 +36,6 @@ _OPENAI_COST: Final = {
 class RouteReader:
     """Reads the requests of one route: the locations of the model's name, and the values in JSON bodies."""
 
-    __slots__ = (
-        "_fields",
-        "by_source",
-        "fixed",
-        "model_pointers",
-        "number_pointers",
-        "object_parameter",
-        "reads_body",
-        "route",
-    )
-
     def __init__(self, route: Route) -> None:
         """Prepare to read the requests of `route`.
 

@@ -35,27 +35,6 @@ log = structlog.get_logger()
 class ReportedModels:
     """The models of one endpoint as its engine reports them."""
 
-    __slots__ = (
-        "_on_pages",
-        "_pages_at",
-        "adapters",
-        "facts",
-        "falls_asleep",
-        "gpu_problem",
-        "gpus",
-        "listed_at",
-        "loaded",
-        "other_bytes",
-        "refused",
-        "size_bytes",
-        "skews",
-        "wake_methods",
-        "wake_problem",
-        "warm",
-        "warm_problem",
-        "warm_ups",
-    )
-
     def __init__(self) -> None:
         self.loaded: frozenset[str] | None = None
         """The loaded models; None if the engine does not report them."""

@@ -29,18 +29,6 @@ log = structlog.get_logger()
 class PeerAgent:
     """The state of one agent of the region."""
 
-    __slots__ = (
-        "answer",
-        "batch_sent",
-        "held_batch_credits",
-        "held_credits",
-        "prefix_digest",
-        "rejection_logged",
-        "rtt_s",
-        "session",
-        "sketch",
-    )
-
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
         """The newest valid response; None after a failure."""

@@ -55,21 +55,6 @@ def form_boundary(content_type: bytes) -> bytes | None:
 class FormScanner:
     """Scans one form in parts of any size. Keeps no more than the headers of a part, or the model name."""
 
-    __slots__ = (
-        "_boundary",
-        "_consumed_bytes",
-        "_declared_bytes",
-        "_field",
-        "_part_bytes",
-        "_parts",
-        "_rest",
-        "_state",
-        "_value",
-        "model",
-        "model_span",
-        "problem",
-    )
-
     def __init__(self, boundary: bytes, field: bytes = b"model") -> None:
         """Scan a form with this boundary, whose `field` names the model."""
         self.model: str | None = None

@@ -60,19 +60,6 @@ class Violation(Exception):
 class ClientMessages:
     """The messages of one client."""
 
-    __slots__ = (
-        "_check",
-        "_fields",
-        "_frame",
-        "_head",
-        "_held",
-        "_left",
-        "_message",
-        "_payload",
-        "_permits",
-        "_refused",
-    )
-
     def __init__(self, pointers: tuple[str, ...], permits: Callable[[str], Refusal | None]) -> None:
         """Read the model's name at JSON pointers of messages.
 

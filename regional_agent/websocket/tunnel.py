@@ -17,25 +17,6 @@ MAX_EVENTS = 64
 class Tunnel:
     """Receives the client's and the engine's bytes, and forwards them."""
 
-    __slots__ = (
-        "_client",
-        "_client_done",
-        "_client_frames",
-        "_closed",
-        "_engine_done",
-        "_error_event",
-        "_events",
-        "_frames",
-        "_has_news",
-        "_last_data_at",
-        "_messages",
-        "_on_end",
-        "_on_violation",
-        "_upstream",
-        "received_bytes",
-        "sent_bytes",
-    )
-
     def __init__(
         self,
         client: ClientConnection,
