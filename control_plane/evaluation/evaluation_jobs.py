@@ -16,12 +16,12 @@ from control_plane.policy.compiler import compile_bundle, compile_revision
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
 from penstock.fleet.snapshot import Demand
-from penstock.overrides.interventions import Interventions
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, rejection
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideKind, described, validation_error
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, diff
-from penstock.policy.removals import unaccepted_removals
+from penstock.policy.removal_guard import unaccepted_removals
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
 from penstock.what_if.comparison import Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup

@@ -19,9 +19,9 @@ from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.mirror import Mirror
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.audit.kept_values import MAX_TRIES, write_if_unchanged
-from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_check import OverrideRejection, rejection
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideSet, lifted
 from penstock.policy.policy import Policy
 

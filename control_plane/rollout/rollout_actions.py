@@ -13,7 +13,7 @@ from control_plane.policy.source.policy_source import PolicyFromNewerRelease, Po
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.policy.removals import unaccepted_removals
+from penstock.policy.removal_guard import unaccepted_removals
 from penstock.rollout.state_machine import OfferedPolicy, Rollout, RolloutEvent, begin, restore, transition
 
 MAX_REASON = 500

@@ -21,7 +21,7 @@ from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.policy.removals import REMEDY, unaccepted_removals
+from penstock.policy.removal_guard import REMEDY, unaccepted_removals
 from penstock.rollout.canary_analysis import Evidence, observations, observe, phase_facts
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, conditions, outlook
 from penstock.rollout.shadow import Shadow

@@ -9,7 +9,7 @@ import msgspec
 from penstock.drills.drill_state import Drill, DrillRequest
 from penstock.fleet.snapshot import Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import Interventions
+from penstock.overrides.override_effects import Interventions
 from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy

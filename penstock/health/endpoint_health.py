@@ -1,8 +1,8 @@
 """Decides by health probes whether an endpoint may take requests: a state machine as a table.
 
 A busy engine responds late to health probes long before it fails, so a late response counts half as much as a refusal,
-and neither counts while requests on the endpoint explain it (`penstock.health.occupation`): load alone must not take
-endpoints out of service.
+and neither counts while requests on the endpoint explain it (`penstock.health.unanswered_probes`): load alone must not
+take endpoints out of service.
 """
 
 from __future__ import annotations

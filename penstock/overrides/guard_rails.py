@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.overrides.interventions import Constraints, Interventions
 from penstock.overrides.maintenance import openings, windows
+from penstock.overrides.override_effects import Constraints, Interventions
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, ResidencyClass, mask

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.fleet.snapshot import Snapshot, reporting_regions
 from penstock.health.region_health import RegionState
-from penstock.overrides.interventions import emptied
+from penstock.overrides.override_effects import emptied
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.share_change_limit import ramped, step_towards
 from penstock.planning.share_moves import FleetLimits, Key, Move, NearestFirst, ReportedModels, homeward

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from penstock.fleet.snapshot import Demand, Snapshot
-from penstock.overrides.interventions import Constraints, Interventions, capped, stays
+from penstock.overrides.override_effects import Constraints, Interventions, capped, stays
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_change_limit import moved_share
 from penstock.planning.spillover_limits import kept_home

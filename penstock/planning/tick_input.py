@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.fleet.capacity import Supply, supply
 from penstock.fleet.snapshot import Demand, Snapshot, demand
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions, narrowed, remaining, scaled
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions, narrowed, remaining, scaled
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.planning.share_moves import Key
 from penstock.policy.policy import Policy

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from penstock.fleet.capacity import Supply
 from penstock.fleet.slot_ledger import SlotLedger
 from penstock.fleet.snapshot import Demand
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.plan_builder import PlanBuilder
 from penstock.planning.planner import PlanResult

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.overrides.maintenance import windows
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.overrides.overrides import Override
 from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, Evaluation, Totals

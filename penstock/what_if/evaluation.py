@@ -18,7 +18,7 @@ from msgspec import UNSET
 from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput

@@ -14,7 +14,6 @@ from penstock.health.engine_facts import EngineFacts
 from penstock.health.engine_kinds import ENGINES, EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
 from penstock.health.health_check import HealthCheck
-from penstock.health.occupation import Occupation
 from penstock.health.outlier_ejection import (
     AttemptOutcome,
     Ejection,
@@ -27,6 +26,7 @@ from penstock.health.outlier_ejection import (
     request_sent,
 )
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
+from penstock.health.unanswered_probes import Occupation
 from penstock.health.warm_up_weight import warm_since, warm_up_weight
 from penstock.policy.adapter_patterns import matches
 from penstock.pools.pool_accounting import EndpointAccount

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from penstock.admission.arrival_rates import ArrivalRates
+from penstock.admission.address_rate_limits import ArrivalRates
 from penstock.admission.client_network import client_network, client_prefix
 from regional_agent.http.limits import Limits
 

@@ -16,7 +16,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, may_claim
-from penstock.jobs.fair_start import fair_order
+from penstock.jobs.job_order import fair_order
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths

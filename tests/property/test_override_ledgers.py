@@ -15,7 +15,7 @@ from control_plane.audit.audit_log import AuditLog
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from lab.memory_store import MemoryStore
 from penstock.overrides.guard_rails import tenants_by_class
-from penstock.overrides.interventions import Interventions
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override
 from penstock.policy.kinds.operations import GuardRails
 from tests.support import planet

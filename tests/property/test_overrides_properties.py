@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import demand
 from penstock.health.region_health import RegionState
-from penstock.overrides.interventions import Interventions, narrowed
+from penstock.overrides.override_effects import Interventions, narrowed
 from penstock.overrides.overrides import Override, OverrideKind, lifted
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.overrides.interventions import Interventions
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideKind
 
 RAMP_S = 10.0

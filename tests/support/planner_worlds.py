@@ -9,7 +9,7 @@ from penstock.fleet.capacity import supply
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot, demand
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import NO_INTERVENTIONS, narrowed, remaining
+from penstock.overrides.override_effects import NO_INTERVENTIONS, narrowed, remaining
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.problem_builder import ProblemBuilder
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan

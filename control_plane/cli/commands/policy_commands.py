@@ -35,7 +35,7 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.source.repository_url import without_credentials
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import diff as differences
-from penstock.policy.removals import REMEDY, unaccepted_removals
+from penstock.policy.removal_guard import REMEDY, unaccepted_removals
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
 

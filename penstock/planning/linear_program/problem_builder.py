@@ -9,7 +9,7 @@ import numpy as np
 from penstock.fleet.capacity import Supply
 from penstock.fleet.capacity_groups import coupled_models
 from penstock.fleet.snapshot import Demand
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.arrays import Flags, Floats, Ints
 from penstock.planning.linear_program.distances import Distances

@@ -16,7 +16,7 @@ import typer
 
 from adapters.files.tls_files import load_authorities
 from control_plane.cli.error_output import UsageFault, exit_on_error, print_error
-from penstock.health.announcement import Announcement, AnnouncementState, DampingRules, check
+from penstock.health.anycast_announcement import Announcement, AnnouncementState, DampingRules, check
 
 WEIGHT_HEADER = "x-penstock-weight"
 """Header of `/readyz` of agents: part (0-1) of its usual clients that the region should attract."""

@@ -14,7 +14,7 @@ from penstock.drills.drill_schedule import DUE_FOR_S, TRY_FOR_S, due, final_refu
 from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
+from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.policy.kinds.operations import DrillSchedule, Exercise, Recurrence
 from penstock.policy.policy import Policy
 from penstock.rollout.objective_analysis import ObjectiveCounts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.health.announcement import DampingRules
+from penstock.health.anycast_announcement import DampingRules
 from penstock.health.endpoint_health import HealthThresholds
 from penstock.health.health_check import ANSWERS_WHILE_BUSY, HealthCheck
 from penstock.health.outlier_ejection import EjectionRules

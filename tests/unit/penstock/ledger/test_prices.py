@@ -9,7 +9,7 @@ from penstock.ledger.prices import MAX_NAMES, PriceList, cost_units, price_of, p
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MIN_PRIORITY
 from penstock.policy.policy import Policy
-from penstock.policy.removals import unaccepted_removals
+from penstock.policy.removal_guard import unaccepted_removals
 from tests.support.policy_bundle import BUNDLE, refused
 
 DEC_1 = 1_796_083_200.0

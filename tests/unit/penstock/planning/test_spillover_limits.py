@@ -13,7 +13,7 @@ import pytest
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import Interventions
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from penstock.jobs import store_paths
-from penstock.jobs.fair_start import fair_order
+from penstock.jobs.job_order import fair_order
 from penstock.jobs.store_paths import BATCH, JOB, JobPaths
 
 NOW = 1.8e9

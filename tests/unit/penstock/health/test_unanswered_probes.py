@@ -1,6 +1,6 @@
 """Whether requests explain that an endpoint answers no probe."""
 
-from penstock.health.occupation import Occupation
+from penstock.health.unanswered_probes import Occupation
 
 PROGRESS_S = 10.0
 """As documented, and not imported: a test fails if a tuned constant changes."""

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.health.announcement import (
+from penstock.health.anycast_announcement import (
     TRANSITIONS,
     Announcement,
     AnnouncementEvent,

@@ -11,7 +11,7 @@ import pytest
 from penstock.fleet.report import DemandReport
 from penstock.fleet.snapshot import HeldReport, Snapshot, demand, tick
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import NO_CONSTRAINTS, Interventions, narrowed
+from penstock.overrides.override_effects import NO_CONSTRAINTS, Interventions, narrowed
 from penstock.overrides.overrides import Override, lifted
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, Closed, RegionPlan

@@ -8,7 +8,7 @@ import pytest
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
-from penstock.policy.removals import (
+from penstock.policy.removal_guard import (
     Removal,
     unaccepted_removals,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.arrival_rates import (
+from penstock.admission.address_rate_limits import (
     ArrivalRates,
 )
 from penstock.admission.leaky_buckets import LeakyBuckets
