@@ -186,7 +186,10 @@ async def test_a_long_completion_goes_on_without_its_client(tmp_path: Path, monk
         may_read.set()
         await until(lambda: not agent.jobs.routes.completions.running)
         monkeypatch.setattr(completions, "WAIT_S", 30.0)
-        assert (await uploads.refused(upload, [of_bad]))[1] == "invalid_json_line", "the problem was kept"
+        kept_problems = (tmp_path / "store").rglob("problem.json")
+        assert len(list(kept_problems)) == 1
+        assert (await uploads.refused(upload, [of_bad]))[1] == "invalid_json_line"
+        assert not list((tmp_path / "store").rglob("problem.json")), "it is returned once"
         both = await asyncio.gather(*(uploads.complete(upload, [of_good]) for _ in range(2)))
         assert len({each.json()["file"]["id"] for each in both}) == 1
         assert len((await client.http.get("/v1/files")).json()["data"]) == 1
