@@ -225,8 +225,9 @@ class AnswerParser:
         all_ended = complete or self.choices == 1 or self._final_at >= 0
         if not self.finish_reason and all_ended and self._last:
             self._read_finish(last_record(self._last, lines=lines))
-        if complete and self.needs_event and self.between_records and not self.is_unreadable and self.error is None:
-            self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
+        is_empty = self.between_records or (self.is_beginning and not self.ended)
+        if complete and self.needs_event and is_empty and not self.is_unreadable and self.error is None:
+            self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event of an answer")
         return rest if self._hides_usage else b""
 
     def _read(self, part: bytes) -> bytes:

@@ -164,7 +164,8 @@ class AttemptSink(TargetSink):
             self._begin(chunk)
         elif not intake.begin(chunk):
             self._target.waits_since = now = self._proxy.clock()
-            self._forward_late(intake, now)
+            if intake.is_late(self._target.sent_at, now):
+                self._forward_late(intake, now)
         elif intake.parser.error is not None and self._awaits_trailer:
             self._target.waits_since = self._proxy.clock()
         elif intake.parser.error is None or not self._leaves(intake.parser.error):
@@ -199,7 +200,13 @@ class AttemptSink(TargetSink):
                 return
             if intake is not None:
                 rest = intake.rest + intake.parser.finish(complete=True)
-                if intake.parser.error is not None and self._leaves(intake.parser.error):
+                error, is_empty = intake.parser.error, intake.parser.between_records
+                if error is not None and self._leaves(error):
+                    return
+                if error is not None and is_empty and self.response is not None and self.owner is not None:
+                    # Without an error event, the client would receive comments alone, and take them for an answer.
+                    self.current.erred(error)
+                    self.owner.end(Refusal(_ENGINE_FAILED, error.message))
                     return
                 rest = intake.take_held() + rest
             self._begin(rest)
@@ -275,9 +282,11 @@ class AttemptSink(TargetSink):
     def check_awaiting(self, now: float) -> None:
         """Enforce the engine timeouts of an attempt whose response has not begun, by `now` (s)."""
         intake, target, owner = self._intake, self._target, self.owner
-        if intake is not None and self._forward_late(intake, now):
-            self.on_pause()
-            return
+        if intake is not None:
+            held_since = target.sent_at if intake.parser.error is None else target.waits_since
+            if intake.is_late(held_since, now) and self._forward_late(intake, now):
+                self.on_pause()
+                return
         has_begun = intake is not None and (intake.held != b"" or self.response is not None)
         overdue = target.overdue(now, has_begun=has_begun)
         following = while_awaiting(self._proxy, self._context, self.current, overdue, now)
@@ -293,19 +302,10 @@ class AttemptSink(TargetSink):
         Comments commit the response to no target: the answer of another one can follow.
         """
         head, parser = self._head, intake.parser
-        if parser.error is not None:
-            is_late = intake.is_late(self._target.waits_since, now)
-            if is_late:
-                self._begin(intake.take_held())
-            return is_late
-        if head is None or not intake.is_late(self._target.sent_at, now):
-            return False
-        if parser.begun:
-            if not parser.is_beginning:
-                return False
+        if parser.error is not None or parser.is_beginning:
             self._begin(intake.take_held())
             return True
-        if parser.between_records and is_appendable(head):
+        if head is not None and parser.between_records and is_appendable(head):
             response = self.response
             if response is None:
                 response = self.response = self._new_response(self.current, now)

@@ -210,7 +210,9 @@ class QueueDispatcher:
         wait_s = expected_wait_s(load, pool.slots, pool.service_s) if pool.ready else 0.0
         if now + wait_s > entry.leave_at:
             if not elsewhere:
-                return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
+                has_waited = f"the request arrived {now - context.received_at:.0f} s ago, and "
+                expected = f"the expected wait is {wait_s:.0f} s, which is too long"
+                return _refusal(has_waited + expected if context.attempts else expected, wait_s)
             entry.leave_at = min(entry.leave_at, now + CREDIT_WAIT_S)
         displaced = queue.join(entry, now)
         if displaced is None:

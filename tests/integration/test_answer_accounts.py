@@ -474,10 +474,8 @@ async def test_an_error_after_events_that_only_announce_an_answer_is_retried_els
         await asyncio.sleep(0)
         if end is None:
             writer.transport.abort()
-        elif end:
-            writer.write(chunk(end) + b"0\r\n\r\n")
         else:
-            writer.write(chunk(event({"type": "error", "error": {"message": "x"}})) + b"0\r\n\r\n")
+            writer.write((chunk(end) if end else b"") + b"0\r\n\r\n")
 
     async with (
         engine(fails) as bad,
@@ -771,15 +769,17 @@ async def test_the_answer_of_another_engine_follows_comments(
         assert agent.continued() == {}
 
 
+@pytest.mark.parametrize("last", [b"", b": ping\n\n"], ids=["status", "no event"])
 async def test_comments_are_followed_by_an_error_if_no_engine_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes
 ) -> None:
     monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
     forwarded = asyncio.Event()
 
     async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if forwarded.is_set():
-            writer.write(b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\n{}")
+            bad = b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\n{}"
+            writer.write(SSE_HEAD + chunk(last) + b"0\r\n\r\n" if last else bad)
             return
         writer.write(SSE_HEAD + chunk(b": ping\n\n"))
         await forwarded.wait()
@@ -795,10 +795,12 @@ async def test_comments_are_followed_by_an_error_if_no_engine_answers(
         await client.head()
         assert await client.chunk() == b": ping\n\n"
         forwarded.set()
+        if last:
+            assert await client.chunk() == last
         assert b'"engine_failed"' in await client.chunk()
         assert await client.chunk() == b""
         client.close()
-        await until(lambda: agent.counted() == {"engine_cut": 1})
+        await until(lambda: agent.counted() == ({"refused": 1} if last else {"engine_cut": 1}))
         assert (len(one.requests) + len(two.requests), agent.held()) == (2, 0)
 
 
