@@ -76,10 +76,20 @@ class CapacityRow(BaseModel):
         description="Mean time (s) that a request holds a slot.",
     )
     slots_per_endpoint: float | None = Field(None, strict=True, ge=1.0, le=MAX_SLOTS, allow_inf_nan=False)
+    burst_slots: int = Field(
+        0, strict=True, ge=0, le=MAX_SLOTS, description="Maximum number of concurrent requests on burst endpoints."
+    )
 
     def capacity(self) -> Capacity:
         """Return the capacity of the row."""
-        return Capacity(self.region, self.model, self.slots, self.service_s, slots_per_endpoint=self.slots_per_endpoint)
+        return Capacity(
+            self.region,
+            self.model,
+            self.slots,
+            self.service_s,
+            slots_per_endpoint=self.slots_per_endpoint,
+            burst_slots=self.burst_slots,
+        )
 
 
 class WhatIfRequest(BaseModel):

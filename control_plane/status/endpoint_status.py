@@ -57,6 +57,8 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """How the endpoint differs from policy or from its siblings, and what is invalid in the engine's reports."""
     gpu: GpuStatus | None = None
     """State of its GPUs; null unless the endpoint's entry names their metrics."""
+    is_burst: bool = False
+    """Whether it is a burst endpoint, which serves while no slot of the region's own endpoints is free."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -105,4 +107,5 @@ def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
         served=report.served,
         skew=report.skew,
         gpu=None if report.gpu is None else GpuStatus(*msgspec.structs.astuple(report.gpu)),
+        is_burst=report.is_burst,
     )

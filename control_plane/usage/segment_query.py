@@ -29,6 +29,8 @@ _ADDED: Final = {
     "capacity_cost": "DOUBLE",
     "objective": "VARCHAR",
     "is_within": "BOOLEAN",
+    "burst_s": "DOUBLE",
+    "burst_cost": "DOUBLE",
 }
 """Columns that segments of earlier releases lack, and their types; of those that queries read."""
 

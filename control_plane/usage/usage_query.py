@@ -38,7 +38,9 @@ _SUMS: Final = f"""
     sum(price) AS price,
     sum(gpu_cost) AS gpu_cost,
     count(*) FILTER (objective <> '') AS objective_requests,
-    count(*) FILTER (objective <> '' AND is_within) AS within_objective"""
+    count(*) FILTER (objective <> '' AND is_within) AS within_objective,
+    sum(burst_s) AS burst_s,
+    sum(burst_cost) AS burst_cost"""
 
 
 class TooManyRows(Exception):

@@ -94,6 +94,10 @@ class UsageRow(msgspec.Struct, frozen=True):
     """Requests that a service objective of their model counts. Records of earlier releases have none."""
     within_objective: int = 0
     """The part of them that succeeded within the objective's limit."""
+    burst_s: float = 0.0
+    """Seconds of requests at burst endpoints, lost attempts included, which are no part of `gpu_s`."""
+    burst_cost: float = 0.0
+    """Their cost, by the regions' prices per second."""
 
 
 CAPACITY_DIMENSIONS: Final = frozenset({Dimension.DAY, Dimension.REGION, Dimension.GPU_CLASS, Dimension.MODEL})

@@ -64,6 +64,8 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How the endpoint differs from policy or from its siblings; empty if it does not."""
     gpu: GpuState | None = None
     """State of its GPUs; None if they are not read."""
+    is_burst: bool = False
+    """Whether it is serverless, and receives requests only while no slot of the region's own endpoints is free."""
 
     def is_possible(self, max_count: int) -> bool:
         """Whether all counts and lengths are within their limits."""

@@ -42,6 +42,9 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     completions: int = MEMORY_COMPLETIONS
     """Completions that `service_s` is based on, at most MEMORY_COMPLETIONS; with few of them `service_s` is mostly the
     policy's prior."""
+    burst_slots: int = 0
+    """Concurrent requests that the ready burst endpoints can run. No plan uses them: they are no part of any other
+    number here."""
 
 
 class GroupReport(msgspec.Struct, frozen=True, gc=False):

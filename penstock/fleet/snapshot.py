@@ -385,7 +385,7 @@ def _is_valid(report: AgentReport) -> bool:
     counts = [
         count
         for pool in report.pools
-        for count in (pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.completions)
+        for count in (pool.endpoints, pool.ready, pool.slots, pool.in_flight, pool.completions, pool.burst_slots)
     ]
     counts += [
         count for group in report.groups for count in (group.endpoints, group.ready, group.slots, group.in_flight)

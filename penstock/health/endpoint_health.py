@@ -105,6 +105,11 @@ class EndpointHealth(msgspec.Struct, frozen=True):
     hits: int = 0
     """Consecutive good probes."""
 
+    @classmethod
+    def at_first(cls, *, is_probed: bool) -> EndpointHealth:
+        """The health before any probe; an endpoint that is never probed is ready, and its requests judge it."""
+        return cls() if is_probed else cls(EndpointState.READY)
+
     @property
     def ready(self) -> bool:
         """Whether the endpoint may receive requests."""

@@ -94,3 +94,8 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     none does."""
     is_within: bool = False
     """Whether the request succeeded within the limit of `objective`."""
+    burst_s: float = 0.0
+    """Seconds of the request at burst endpoints of this agent, which have no GPU seconds. Segments of earlier releases
+    lack this field and the next."""
+    burst_cost: float = 0.0
+    """Their cost, by the price per second of the model in the region."""

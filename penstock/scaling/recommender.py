@@ -271,6 +271,8 @@ def _horizon_s(policy: Policy, model: str) -> float:
 def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]]:
     found: dict[str, list[EndpointReport]] = {}
     for row in endpoints(snapshot, now):
+        if row.report.is_burst:
+            continue
         found.setdefault(row.region, []).append(row.report)
     return found
 

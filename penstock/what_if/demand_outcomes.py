@@ -35,6 +35,8 @@ class Capacity(msgspec.Struct, frozen=True):
     """The part of `slots` that other models may use as well, by capacity group."""
     slots_per_endpoint: float | None = None
     """Slots of one endpoint; None takes `slots_per_endpoint` of the model's `scaling`."""
+    burst_slots: int = 0
+    """Maximum number of concurrent requests on burst endpoints, which are no part of `slots`."""
 
     @property
     def own_slots(self) -> float:
@@ -78,6 +80,10 @@ class Totals(msgspec.Struct, frozen=True):
     needed_endpoints: dict[str, dict[str, int]] = {}
     """By region and model, the endpoints that serve the admitted demand at the target utilisation, with the reserve for
     the loss of a region, within `min_endpoints` and `max_endpoints`."""
+    burst_per_s: float = 0.0
+    """The part of `served_per_s` that burst endpoints serve, since no slot of the planned region is free."""
+    burst_cost_per_hour: float = 0.0
+    """Its price, without cold starts, by the regions' prices per second; no part of `gpu_cost_per_hour`."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):

@@ -30,8 +30,8 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.scaling.replicas import Expected, PoolSize, needs
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
 from penstock.what_if.entry_regions import Entered, EntryResolver
-from penstock.what_if.shared_slots import served_shares
-from penstock.what_if.totals import totals
+from penstock.what_if.shared_slots import burst_shares, served_shares
+from penstock.what_if.totals import Loads, totals
 
 
 class _Fleet(NamedTuple):
@@ -74,7 +74,9 @@ def evaluate_demand(
     shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions, now))
     pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
-    served = served_shares(pools, loads)
+    own = served_shares(pools, loads)
+    burst = burst_shares(policy, pools, loads, own)
+    served = {at: share + burst.get(at, 0.0) for at, share in own.items()}
     demand_outcomes = tuple(
         _demand_outcome(group, verdict, shares, served, part)
         for group, verdict, part in zip(demand, verdicts, parts_in, strict=True)
@@ -84,7 +86,7 @@ def evaluate_demand(
     return Evaluation(
         tuple(_merged(list(islice(parts, len(shares_of))), shares_of) for shares_of in versions),
         msgspec.structs.replace(
-            totals(policy, demand, demand_outcomes, pools, loads, now),
+            totals(policy, demand, demand_outcomes, Loads(pools, loads, burst, served), now),
             needed_endpoints=_needed_endpoints(policy, held, verdicts, pools.values()),
         ),
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from penstock.fleet.capacity_groups import coupled_models
 from penstock.fleet.slot_ledger import SlotLedger
+from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity
 
 ROUNDS = 20
@@ -50,6 +51,26 @@ def slot_sets(
             of_set = SlotSet(region, models, own + sum(shared.values()), busy, sum(load.values()))
             for name in models:
                 found[region, name] = of_set
+    return found
+
+
+def burst_shares(
+    policy: Policy,
+    pools: Mapping[tuple[str, str], Capacity],
+    loads: Mapping[tuple[str, str], float],
+    served: Mapping[tuple[str, str], float],
+) -> dict[tuple[str, str], float]:
+    """The share (0-1) of each pool's load that burst endpoints run, by (region, model) with such a load.
+
+    Args:
+        served: the share that the pool's own slots run.
+    """
+    found = {}
+    for (region, model), load in loads.items():
+        pool = pools[region, model]
+        left = load * (1.0 - served[region, model])
+        if pool.burst_slots and left > 0.0 and policy.regions[region].burst_of(model) is not None:
+            found[region, model] = min(left, pool.burst_slots / pool.service_s) / load
     return found
 
 

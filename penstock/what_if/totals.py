@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +20,27 @@ MAX_UTILISATION = 0.99
 """Utilisation (0-1) that caps the queueing model, which diverges at 1."""
 
 
+class Loads(NamedTuple):
+    """What the pools receive, by (region, model)."""
+
+    pools: Mapping[tuple[str, str], Capacity]
+    per_s: Mapping[tuple[str, str], float]
+    """Offered load in requests per second."""
+    burst: Mapping[tuple[str, str], float]
+    """Share (0-1) of the load that burst endpoints serve."""
+    served: Mapping[tuple[str, str], float]
+    """Share (0-1) of the load that is served, by burst endpoints included."""
+
+    def of_slots(self) -> dict[tuple[str, str], float]:
+        """The load without that of burst endpoints."""
+        return {at: load * (1.0 - self.burst.get(at, 0.0)) for at, load in self.per_s.items()}
+
+
 def totals(
     policy: Policy,
     demand: Sequence[DemandGroup],
     demand_outcomes: Sequence[DemandOutcome],
-    pools: Mapping[tuple[str, str], Capacity],
-    loads: Mapping[tuple[str, str], float],
+    received: Loads,
     now: float,
 ) -> Totals:
     """Compute the totals of a demand.
@@ -33,15 +49,15 @@ def totals(
         policy: the policy with the distances and prices.
         demand: the groups of the demand.
         demand_outcomes: the outcome of each group of the demand.
-        pools: capacity by (region, model).
-        loads: offered load in requests per second, by (region, model).
+        received: what the pools receive, of the demand that is admitted.
         now: Unix time (s), of the prices.
     """
     refused: dict[Reason, float] = defaultdict(float)
     trips: list[tuple[float, float]] = []
+    pools, loads = received.pools, received.of_slots()
     sets = slot_sets(pools, loads)
     wait_s = {pool: _wait_s(sets[pool]) for pool in loads}
-    elsewhere = waited = gpu = egress = 0.0
+    elsewhere = waited = gpu = egress = burst_per_s = burst_cost = 0.0
     for group, demand_outcome in zip(demand, demand_outcomes, strict=True):
         for reason, share in demand_outcome.refused.items():
             refused[reason] += share * group.requests_per_s
@@ -51,9 +67,16 @@ def totals(
             rate = share * group.requests_per_s
             to_entry_ms = policy.round_trip_ms(group.origin, demand_outcome.entry) if away else 0.0
             trips.append((to_entry_ms + policy.round_trip_ms(demand_outcome.entry, server), rate))
+            egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
+            at, terms = (server, group.model), policy.regions[server].burst_of(group.model)
+            if at in received.burst and terms is not None:
+                bursts = rate * received.burst[at] / received.served[at]
+                burst_per_s += bursts
+                burst_s = bursts * pools[server, group.model].service_s
+                burst_cost += burst_s * terms.cost_per_second * SECONDS_PER_HOUR
+                rate -= bursts
             waited += rate * wait_s[server, group.model]
             gpu += rate * _gpu_s(policy, pools[server, group.model]) * gpu_price(policy, server, group.model, now)
-            egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)
     busy: dict[str, float] = defaultdict(float)
@@ -70,6 +93,8 @@ def totals(
         wait_ms=waited / served * MS_PER_S if served else 0.0,
         gpu_cost_per_hour=gpu,
         egress_cost_per_hour=egress,
+        burst_per_s=burst_per_s,
+        burst_cost_per_hour=burst_cost,
         load={region: busy[region] / count for region, count in sorted(slots.items()) if count},
     )
 

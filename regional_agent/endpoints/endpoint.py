@@ -72,7 +72,7 @@ class Endpoint(EndpointAccount):
         self.spec = spec
         self.address = spec.address
         """The address on which the engine listens."""
-        self.health = EndpointHealth()
+        self.health = EndpointHealth.at_first(is_probed=spec.is_probed)
         """Health by active probes."""
         self.ejection = Ejection()
         """Health by the outcomes of requests."""
@@ -118,7 +118,7 @@ class Endpoint(EndpointAccount):
         """Why the last health probe was not good; empty if it was good, or there was none."""
         self._on_models = on_models
         self._detection = outlier_detection
-        self.warm_since = inf
+        self.warm_since = inf if spec.is_probed else -inf
         """Start of the warm-up (s); inf before the first."""
         self.out_since = outlier_detection.clock()
         """Since when the endpoint has not been ready, if it is not, by its health probes (s)."""
@@ -168,8 +168,8 @@ class Endpoint(EndpointAccount):
         self.rewrite, self.problem, self.usable = rewrite, problem, usable
         self.credential_rejected = ""
         self.reported.listed_at = -inf
-        if not usable:
-            self._set_health(EndpointHealth())
+        if not usable or not self.spec.is_probed:
+            self._set_health(EndpointHealth.at_first(is_probed=not usable))
         self.probe_now.set()
 
     def reject_credential(self, where: str) -> None:
@@ -209,7 +209,7 @@ class Endpoint(EndpointAccount):
         The caller refills the pools.
         """
         self.view.draining = self.drained_because != ""
-        self.health = EndpointHealth()
+        self.health = EndpointHealth.at_first(is_probed=self.spec.is_probed)
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Count one request of this agent fewer."""
@@ -254,7 +254,7 @@ class Endpoint(EndpointAccount):
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
         unsettled = not self.health.ready or not self.models
-        return unsettled or self.reported.are_due(self._detection.clock())
+        return not self.spec.burst and (unsettled or self.reported.are_due(self._detection.clock()))
 
     def check_models_soon(self) -> None:
         """Query the loaded models soon after a 404: an engine that rejects requests at once would appear idle."""
@@ -316,7 +316,7 @@ class Endpoint(EndpointAccount):
         if self.is_occupied(self.local_load.requests - 1, refused=True):
             self.mark_full()
             return False
-        if self.health.state is not EndpointState.DOWN:
+        if self.spec.is_probed and self.health.state is not EndpointState.DOWN:
             self._set_health(connection_failed(self.health))
         return True
 

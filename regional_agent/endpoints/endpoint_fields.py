@@ -90,6 +90,19 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Memory (GB) for the models that it loads on demand; None if all of them fit together."""
     memory_group: str = ""
     """Name that the endpoints have whose models share one memory; empty for a memory of its own."""
+    burst: bool = False
+    """Whether it is serverless: it receives requests only while no slot of the other endpoints is free, and nothing
+    that would wake it."""
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether its health is probed: a burst endpoint only at a path of its entry, which must not wake it."""
+        return not self.burst or self.health.path is not None
+
+    def is_server_of(self, other: EndpointSpec) -> bool:
+        """Whether a changed entry is for the same server, whose requests and probes go on."""
+        mine, others = ((each.address, each.burst, each.is_probed) for each in (self, other))
+        return mine == others
 
     @property
     def memory(self) -> str:
@@ -182,6 +195,12 @@ def _memory_gb(value: Any) -> float:
     return float(value)
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidField("neither true nor false; write one of them, without quotes")
+    return value
+
+
 def _slots(value: Any) -> int:
     if value == "auto":
         raise InvalidField(f"auto was removed; {_SLOTS_REMEDY}")
@@ -222,6 +241,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "gpus": ("gpus", _gpus),
     "memory_gb": ("memory_gb", _memory_gb),
     "memory_group": ("memory_group", _name),
+    "burst": ("burst", _flag),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

@@ -220,6 +220,8 @@ def _plain(node: yaml.Node) -> Any:
         return [_plain(item) if isinstance(item, yaml.ScalarNode) else None for item in node.value[: MAX_MODELS + 1]]
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str":
         return node.value
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:bool" and node.value in ("true", "false"):
+        return node.value == "true"
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):
         return int(node.value)
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float" and _FRACTION.fullmatch(node.value):

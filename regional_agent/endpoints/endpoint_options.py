@@ -170,6 +170,12 @@ def conflicts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     problems += _credential_conflicts(values)
     if "memory_group" in values and "memory_gb" not in values:
         problems.append(("memory_group", "the size of the memory is missing; add memory_gb"))
+    if values.get("burst"):
+        problems += [
+            (field, "nothing but requests may reach a burst endpoint; remove it, or burst")
+            for field in ("metrics_port", "kv_events_port", "gpu_metrics_port", "memory_gb")
+            if field in values
+        ]
     address = values.get("address")
     if address is not None and not address.tls:
         for field in _TLS_FIELDS:

@@ -1,6 +1,11 @@
-"""A pool: the endpoints of a region that serve one model, and their totals."""
+"""The pools of a region: the endpoints that serve one model, and their totals."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from penstock.health.engine_kinds import ENGINES
 from penstock.health.outlier_ejection import EjectionRules, panicking
@@ -125,3 +130,57 @@ class EndpointPool(PoolAccount[Endpoint]):
                 changed.update(endpoint.pools)
         for pool in changed:
             pool.recount()
+
+
+class RegionPools:
+    """The pools of a region, by model: of its own endpoints, and apart from them of its burst endpoints."""
+
+    def __init__(self, rules: EjectionRules, zone: str) -> None:
+        """Create no pool.
+
+        Args:
+            rules: outlier detection. All burst endpoints may be ejected, since requests wait for the others then.
+            zone: the agent's zone.
+        """
+        self.own: dict[str, EndpointPool] = {}
+        self.burst: dict[str, EndpointPool] = {}
+        """They count in no number of the other pools."""
+        self._rules = rules
+        self._burst_rules = replace(rules, max_ejected_share=1.0, panic_share=0.0)
+        self._zone = zone
+        self._prior_s: Mapping[str, float] = {}
+
+    def every(self) -> Iterator[EndpointPool]:
+        """Yield all pools."""
+        yield from self.own.values()
+        yield from self.burst.values()
+
+    def use_priors(self, prior_s: Mapping[str, float]) -> None:
+        """Use the service time (s) that policy expects of each model until completions are observed."""
+        self._prior_s = prior_s
+        for pools in (self.own, self.burst):
+            for model, pool in pools.items():
+                pool.prior_s = prior_s.get(model, pool.prior_s)
+
+    def fill(self, endpoints: Collection[Endpoint]) -> None:
+        """Replace the members of all pools; each model that an endpoint is configured for has a pool."""
+        self.own = self._filled([each for each in endpoints if not each.spec.burst], self.own, self._rules)
+        self.burst = self._filled([each for each in endpoints if each.spec.burst], self.burst, self._burst_rules)
+
+    def _filled(
+        self, endpoints: Collection[Endpoint], before: Mapping[str, EndpointPool], rules: EjectionRules
+    ) -> dict[str, EndpointPool]:
+        configured = Counter(model for endpoint in endpoints for model in endpoint.spec.models)
+        pools = {model: before.get(model) or self._new_pool(model, rules) for model in configured}
+        loaded: dict[str, list[Endpoint]] = {model: [] for model in configured}
+        for endpoint in endpoints:
+            endpoint.pools = tuple(pools[model] for model in endpoint.models)
+            for model in endpoint.models:
+                loaded[model].append(endpoint)
+        for model, pool in pools.items():
+            renaming = frozenset(endpoint.name for endpoint in loaded[model] if endpoint.spec.renames(model))
+            pool.fill(loaded[model], configured[model] - len(loaded[model]), renaming, model)
+        return pools
+
+    def _new_pool(self, model: str, rules: EjectionRules) -> EndpointPool:
+        return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), rules, self._zone)

@@ -6,7 +6,6 @@ A removed endpoint drains and is deleted when its last request ends.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -24,7 +23,7 @@ from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.model_uses import ModelUses
-from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
+from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
@@ -32,7 +31,7 @@ from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_failures import EndpointFailures
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_groups import EndpointGroups
-from regional_agent.endpoints.endpoint_pool import EndpointPool
+from regional_agent.endpoints.endpoint_pool import EndpointPool, RegionPools
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.endpoints.endpoint_versions import EndpointVersions
@@ -91,7 +90,6 @@ class EndpointSet:
         """The sources of the endpoints."""
         self._connections = connections
         self._rng = rng
-        self._zone = settings.zone
         self._outlier_detection = settings.outlier_detection or OutlierDetection(rng=rng)
         self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected)
         """Receives the outcomes of requests."""
@@ -101,7 +99,7 @@ class EndpointSet:
         self._draining: list[Endpoint] = []
         self._preempted: dict[str, tuple[Address, float]] = {}
         """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""
-        self._pools: dict[str, EndpointPool] = {}
+        self._pools = RegionPools(self._outlier_detection.rules, settings.zone)
         self.versions = EndpointVersions()
         """Judges what the endpoints report that they serve."""
         self.groups = EndpointGroups()
@@ -109,7 +107,6 @@ class EndpointSet:
         self._remote_loads: Mapping[str, Load] = {}
         self._drains: Mapping[str, str] = {}
         """The overrides by which operators drain endpoints, by name of the endpoint."""
-        self._prior_s: dict[str, float] = {}
         self._models: Mapping[str, Model] = {}
         """The models that are loaded on demand, or warmed up."""
         self._warm_ups = WarmUps(connections, self._outlier_detection.clock, self._fill_pools)
@@ -142,12 +139,15 @@ class EndpointSet:
 
     def pool(self, model: str) -> EndpointPool:
         """Return the pool of a model; an empty pool if no endpoint is configured for the model."""
-        pool = self._pools.get(model)
-        return pool if pool is not None else _EMPTY
+        return self._pools.own.get(model, _EMPTY)
+
+    def burst_pool(self, model: str) -> EndpointPool:
+        """Return the burst endpoints of a model, which are in no other pool."""
+        return self._pools.burst.get(model, _EMPTY)
 
     def is_known(self, model: str) -> bool:
         """Whether an endpoint is configured for a model."""
-        return model in self._pools
+        return model in self._pools.own
 
     def may_become_ready(self, model: str, within_s: float) -> bool:
         """Whether an endpoint of a model may take requests soon, where none does.
@@ -159,6 +159,8 @@ class EndpointSet:
         for endpoint in self._by_name.values():
             if model not in endpoint.spec.models or not endpoint.usable or endpoint.drained_because:
                 continue
+            if endpoint.spec.burst:
+                continue
             healthy = endpoint.health.ready
             if (healthy and within_s > 0.0 and model in endpoint.models) or now - _unready_since(endpoint) < within_s:
                 return True
@@ -166,8 +168,8 @@ class EndpointSet:
 
     @property
     def pools(self) -> Mapping[str, EndpointPool]:
-        """Every pool, by model."""
-        return self._pools
+        """Every pool, by model; without burst endpoints."""
+        return self._pools.own
 
     def every(self) -> Iterator[Endpoint]:
         """Yield all endpoints, including draining endpoints."""
@@ -263,9 +265,7 @@ class EndpointSet:
 
     def use_policy(self, policy: Policy) -> None:
         """Use the policy's expected service time of each model until completions are observed, and its revisions."""
-        self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
-        for model, pool in self._pools.items():
-            pool.prior_s = self._prior_s.get(model, pool.prior_s)
+        self._pools.use_priors({name: model.expected_service_s for name, model in policy.models.items()})
         self.versions.use_policy(policy)
         for endpoint in self._by_name.values():
             if endpoint.health.ready:
@@ -287,7 +287,7 @@ class EndpointSet:
             if self._is_preempted(spec):
                 continue
             known = before.get(spec.name)
-            if known is not None and known.address == spec.address:
+            if known is not None and known.spec.is_server_of(spec):
                 reads_signals, read_signals = (each.engine is not EngineKind.HTTP for each in (spec, known.spec))
                 if reads_signals is not read_signals or spec.ports != known.spec.ports:
                     self._stop_probing(known)
@@ -340,7 +340,7 @@ class EndpointSet:
     def _undrain(self, spec: EndpointSpec) -> Endpoint | None:
         """Return the draining endpoint of the same server, if any, so that its running requests stay counted."""
         for endpoint in self._draining:
-            if endpoint.name == spec.name and endpoint.address == spec.address:
+            if endpoint.name == spec.name and endpoint.spec.is_server_of(spec):
                 self._draining.remove(endpoint)
                 endpoint.resize(spec)
                 endpoint.undrain()
@@ -353,40 +353,23 @@ class EndpointSet:
 
     def _fill_pools(self) -> None:
         self.versions.judge(self._by_name.values())
-        members: dict[str, list[Endpoint]] = {}
-        configured: Counter[str] = Counter()
         for endpoint in self._by_name.values():
-            configured.update(endpoint.spec.models)
-            endpoint.reported.use_models(self._models, endpoint.spec.models)
+            if not endpoint.spec.burst:
+                endpoint.reported.use_models(self._models, endpoint.spec.models)
             if endpoint.uses is None and endpoint.spec.memory_gb is not None:
                 endpoint.uses = ModelUses()
-            for model in endpoint.models:
-                members.setdefault(model, []).append(endpoint)
-        pools = {}
-        for model in configured:
-            known = self._pools.get(model)
-            pools[model] = known if known is not None else self._new_pool(model)
-        self._pools = pools
-        for endpoint in self._by_name.values():
-            endpoint.pools = tuple(pools[model] for model in endpoint.models)
-        self.groups.fill(self._by_name.values())
-        for model, pool in pools.items():
-            loaded = members.get(model, [])
-            renaming = frozenset(endpoint.name for endpoint in loaded if endpoint.spec.renames(model))
-            pool.fill(loaded, configured[model] - len(loaded), renaming, model)
+        self._pools.fill(self._by_name.values())
+        self.groups.fill([endpoint for endpoint in self._by_name.values() if not endpoint.spec.burst])
         for endpoint in self._by_name.values():
             endpoint.update_readiness()
         self.groups.recount()
 
-    def _new_pool(self, model: str) -> EndpointPool:
-        return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), self._outlier_detection.rules, self._zone)
-
     def _start_probing(self, endpoint: Endpoint) -> None:
-        if endpoint in self._probes:
+        if endpoint in self._probes or not endpoint.spec.is_probed:
             return
         args = (endpoint, self._connections, lambda: len(self._probes), self._rng)
         tasks = [keep_running(f"probe {endpoint.name}", partial(endpoint_probes.keep_probing, *args))]
-        if endpoint.spec.engine is not EngineKind.HTTP:
+        if endpoint.spec.engine is not EngineKind.HTTP and not endpoint.spec.burst:
             tasks.append(keep_running(f"signals {endpoint.name}", partial(endpoint_signals.keep_reading, *args)))
         if endpoint.spec.gpu_metrics_port is not None:
             tasks.append(keep_running(f"GPUs {endpoint.name}", partial(gpu_readings.keep_reading, *args)))
@@ -428,9 +411,9 @@ class EndpointSet:
             now = self._outlier_detection.clock()
             self.failures.check(now)
             self._progress.check(self._by_name.values(), now)
-            for pool in self._pools.values():
+            for pool in self._pools.every():
                 pool.update_readiness()
-            for pool in self._pools.values():
+            for pool in self._pools.every():
                 pool.update_speeds()
             self.groups.recount()
 

@@ -63,6 +63,8 @@ class CapacityRecorder:
         policy = self._policy()
         models = {} if policy is None else policy.models
         for endpoint in self._endpoints():
+            if endpoint.spec.burst:
+                continue
             # An endpoint of several models has the GPUs of the largest of them.
             gpus = max((gpus_of(models.get(name)) for name in endpoint.spec.models), default=1.0)
             view = endpoint.view

@@ -19,6 +19,7 @@ from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.prices import PriceList, cost_units
 from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
+from penstock.routing.burst import NOT_USED
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
@@ -193,13 +194,15 @@ class RequestLedger:
             return
         context.is_in_ledger = False
         now, route_context, estimate = account.ended_at, context.route_context, context.estimate
-        region, gpu_class, gpu_s, egress_bytes, price = "", "", 0.0, 0, 0.0
+        region, gpu_class, gpu_s, egress_bytes, price, burst = "", "", 0.0, 0, 0.0, NOT_USED
         route = context.request.route
         if attempt is not None:
             region = attempt.region
             if isinstance(attempt, LocalAttempt):
                 gpu_class = attempt.endpoint.spec.accelerator
-                if route is None or route.occupies_slot:
+                if attempt.burst is not None:
+                    burst = attempt.burst.used(now)
+                elif route is None or route.occupies_slot:
                     gpu_s = _gpu_s(context, attempt, now)
             else:
                 egress_bytes = account.sent_bytes
@@ -255,6 +258,7 @@ class RequestLedger:
                     total_ms,
                     objective,
                     is_within,
+                    *burst,
                 )
             )
         )
@@ -262,6 +266,17 @@ class RequestLedger:
     def lost(self, context: RequestContext, attempt: LocalAttempt, now: float) -> None:
         """Record the GPU time of an attempt that does not serve its request, at `now` (by the clock, s)."""
         if not self._is_on:
+            return
+        if attempt.burst is not None:
+            record = LedgerRecord(
+                *self._common(context, _LOST_ATTEMPT),
+                self._region,
+                attempt.endpoint.spec.accelerator,
+                is_overhead=True,
+                policy_digest=self._digest,
+            )
+            record.burst_s, record.burst_cost = attempt.burst.used(now)
+            self.spool.append(self._encode(record))
             return
         gpu_s = _gpu_s(context, attempt, now)
         start = self._common(context, _LOST_ATTEMPT)

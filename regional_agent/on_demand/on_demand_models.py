@@ -200,7 +200,7 @@ class OnDemandModels:
         """Wake each endpoint of a model that policy no longer loads on demand; forget the model when all are awake."""
         name, policy = model.name, self._policy
         # An endpoint that operators drain, or that fails, may sleep when it returns.
-        every = [each for each in self._endpoints.every() if name in each.spec.models]
+        every = [each for each in self._endpoints.every() if name in each.spec.models and not each.spec.burst]
         if policy is None or not all(_is_awake(each, name) and not self.attempts.is_busy(each, name) for each in every):
             self._wake(model)
             return
@@ -260,7 +260,8 @@ class OnDemandModels:
         return len(awake) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
 
     def _configured(self, model: str) -> list[Endpoint]:
-        return [each for each in self._endpoints.every() if model in each.spec.models and not each.view.draining]
+        every = (each for each in self._endpoints.every() if not each.spec.burst)
+        return [each for each in every if model in each.spec.models and not each.view.draining]
 
     def _awake(self, model: str) -> list[Endpoint]:
         return [each for each in self._endpoints.pool(model).endpoints if each.health.ready and not each.view.draining]

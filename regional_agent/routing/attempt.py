@@ -19,6 +19,7 @@ from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.pools.placement import Placement, WorkEstimate
+from penstock.routing.burst import BurstUse
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason
@@ -126,6 +127,8 @@ class LocalAttempt(Placement[Endpoint]):
         """The request, if an earlier attempt failed after the endpoint had received it."""
         self.accepts_in_s = 0.0
         """Retry-After (s) of an engine that responded with 429; 0 without one."""
+        self.burst: BurstUse | None = None
+        """The use of a burst endpoint; None for other endpoints."""
         self._silent_since = 0.0
         """Since when a stream has been silent (s); 0 if it is not."""
         self._judged_later = False
@@ -160,6 +163,8 @@ class LocalAttempt(Placement[Endpoint]):
 
     def on_first_byte(self, now: float) -> None:
         """Release the prefill of a response that has begun, and update the learned speed. `now` in s."""
+        if self.burst is not None:
+            self.burst.began(now)
         if self.first_byte(now):
             self._prefilled()
             self.endpoint.traffic.first_bytes.observe(now - self.since)
@@ -230,6 +235,8 @@ class LocalAttempt(Placement[Endpoint]):
         services, endpoint = self._services, self.endpoint
         if self.on_settle is not None:
             self.on_settle(self)
+        if self.burst is not None:
+            self.burst.ended(now)
         services.shared_load.release(self)
         services.on_release()
         outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)

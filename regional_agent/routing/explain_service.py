@@ -20,7 +20,7 @@ from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import session_key
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key, tenant_of
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_location import Locator
@@ -91,7 +91,9 @@ class ExplainService:
         if session:
             key = session_key(f"{sender}/{query.model}", session.encode())
             query = msgspec.structs.replace(query, stays_in=router.spilled.region_of(key, now))
-        endpoints = () if model is None else router.local.consider(model, sender, session, now)
+        endpoints: tuple[ConsideredEndpoint, ...] = ()
+        if model is not None:
+            endpoints = router.local.consider(model, sender, session, now) + router.burst.consider(policy, model, now)
         views = router.views(policy.regions, query.model, now)
         work = router.batch_work(policy, query.model)
         query = msgspec.structs.replace(query, max_use=_max_use(policy, query), batch_work=work)

@@ -40,6 +40,7 @@ from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
 from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
@@ -90,6 +91,8 @@ class Router:
         """The admission queues."""
         self._rng = rng
         self._sizes = sizes
+        self.burst = BurstTargets(local)
+        """The burst endpoints of this region."""
         self.spilled = SpilledSessions()
         """The sessions that this agent sent to other regions by spillover."""
 
@@ -142,9 +145,20 @@ class Router:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
             target = self._target_for_peer(context, now, in_turn=in_turn)
+        if isinstance(target, Refusal) and self.local.endpoints.burst_pool(context.model).ready:
+            target = self._burst_target(context, target, now, in_turn=in_turn)
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             context.attempts += 1
         return target
+
+    def _burst_target(
+        self, context: RequestContext, refusal: Refusal, now: float, *, in_turn: bool
+    ) -> LocalAttempt | Refusal:
+        """Return a burst endpoint for a request that has no target; the refusal if it is not worth its price."""
+        if refusal.reason not in (_SATURATED, Reason.NONE_READY):
+            return refusal
+        idle = self._may_leave(context, now)
+        return self.burst.place(context, refusal, now, in_turn=in_turn, idle_elsewhere=idle) or refusal
 
     def has_other_target(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
         """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.
@@ -304,6 +318,9 @@ class Router:
             if where.region == self.region:
                 target = self.local.place_in_turn(context, where.why, now, in_turn=in_turn)
             else:
+                cheaper = self.burst.place_before_spillover(context, where.region, now) if where.spends_credit else None
+                if cheaper is not None:
+                    return cheaper
                 target = self._peers.forward(context, where)
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 if where.spends_credit and session is not None:

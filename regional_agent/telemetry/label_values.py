@@ -15,6 +15,8 @@ class RequestKind(StrEnum):
     BATCH = "batch"
     FORWARDED = "forwarded"
     """Another agent forwarded the request; its origin counts the request too, under its own kind."""
+    BURST = "burst"
+    """A burst endpoint of the origin served the request."""
 
 
 class QueueOutcome(StrEnum):

@@ -105,6 +105,7 @@ class ReportBuilder:
             for model in endpoint.reported.wake_methods
             if sleeps(endpoint, model) and not endpoint.view.draining
         )
+        endpoints = self._state.endpoints
         return tuple(
             PoolReport(
                 model=model,
@@ -116,8 +117,9 @@ class ReportBuilder:
                 in_flight=pool.in_flight + self._state.queue.waiting(model),
                 service_s=pool.service_s,
                 completions=min(MEMORY_COMPLETIONS, sum(endpoint.completions for endpoint in pool.endpoints)),
+                burst_slots=endpoints.burst_pool(model).slots,
             )
-            for model, pool in self._state.endpoints.pools.items()
+            for model, pool in endpoints.pools.items()
         )
 
     def _rejected_files(self) -> tuple[str, ...]:

@@ -166,6 +166,7 @@ async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
         "served": [],
         "skew": "",
         "gpu": None,
+        "is_burst": False,
     }
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
     region = await api.get("/v1/regions/eu-de")

@@ -255,6 +255,7 @@ async def running_agent(
     options: Mapping[str, Any] | None = None,
     cold_start_s: float = 0.0,
     job_store: JobStore | None = None,
+    burst: Sequence[Mapping[str, Any]] = (),
 ) -> AsyncIterator[Agent]:
     """Run one agent of `region` in front of `engines`, which are ready, with the test fleet's policy in force.
 
@@ -266,10 +267,12 @@ async def running_agent(
         options: further fields of each endpoint's entry.
         cold_start_s: as of all models; 0: no request waits while no endpoint is ready.
         job_store: the policy's job store; None offers no jobs.
+        burst: entries of burst endpoints, without their model.
     """
     connections = pool or UpstreamPool()
     fields = {"models": list(models), "slots": slots, "queue": queue, **(options or {})}
-    endpoints = EndpointSet(EndpointSettings(_endpoints_file(directory, engines, fields)), connections, Random(1))
+    file = _endpoints_file(directory, engines, fields, burst)
+    endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
@@ -307,6 +310,7 @@ async def running_agent(
     elsewhere = RegionObjects(AgentInstance(region, name, 1), cast(Any, others), peer_pool or connections)
     agent.objects = KnownObjects(agent.shared_objects, elsewhere)
     agent.router = _router(agent, region)
+    metrics.burst.targets = agent.router.burst
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
     tracer = Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None
     agent.proxy = Proxy(
@@ -390,12 +394,15 @@ def _router(agent: Agent, region: str) -> Router:
     return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng, sizes)
 
 
-def _endpoints_file(directory: Path, engines: Sequence[Address], fields: Mapping[str, Any]) -> Path:
+def _endpoints_file(
+    directory: Path, engines: Sequence[Address], fields: Mapping[str, Any], burst: Sequence[Mapping[str, Any]]
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "endpoints.yaml"
     specs = [
         {"name": f"gpu-{n}", "url": f"{'https' if address.tls else 'http'}://{address}", **fields}
         for n, address in enumerate(engines)
     ]
+    specs += [{"name": f"burst-{n}", "models": fields["models"], "burst": True, **each} for n, each in enumerate(burst)]
     file.write_bytes(msgspec.yaml.encode(specs))
     return file

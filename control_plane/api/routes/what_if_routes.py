@@ -72,6 +72,7 @@ def _capacities(view: FleetView) -> tuple[Capacity, ...]:
             pool.report.service_s,
             tuple(SharedSlots(group.models, group.slots) for group in pool.groups),
             pool.report.slots / pool.report.ready if pool.report.ready else None,
+            pool.report.burst_slots,
         )
         for (region, model), pool in sorted(pools(view.snapshot, view.now()).items())
         if pool.report.slots > 0 and pool.report.service_s > 0.0

@@ -64,7 +64,7 @@ def usage(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     top: Annotated[int | None, typer.Option(help="Only the largest groups, and the sums of the others.")] = None,
     order: Annotated[UsageOrder, typer.Option(help="With --top: what groups are ordered by.")] = UsageOrder.REQUESTS,
-    cost: Annotated[bool, typer.Option("--cost", help="With prices and costs of GPUs.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="With prices, and costs of GPUs and burst endpoints.")] = False,
     output: Annotated[UsageOutput, typer.Option("--output", "-o", help="Output format.")] = UsageOutput.TABLE,
 ) -> None:
     """Show usage of a range of days, from the ledger. What the sums lack is listed below them."""
@@ -177,7 +177,7 @@ def columns_of(answer: UsageAnswer, by: Sequence[str], *, cost: bool) -> tuple[l
     """Return the headings, and the values of each row."""
     sums = ["requests", "unknown_requests", "input_tokens", "cached_tokens", "output_tokens", "overhead_tokens"]
     sums += ["estimated_requests", "gpu_s", "overhead_gpu_s", "egress_bytes"]
-    sums += ["price", "gpu_cost"] if cost else []
+    sums += ["price", "gpu_cost", "burst_s", "burst_cost"] if cost else []
     rows = [[*_names(row, by), *(getattr(row, name) for name in sums)] for row in _rows(answer)]
     return [*by, *sums], rows
 
@@ -198,11 +198,12 @@ def _dimensions(answer: UsageAnswer) -> list[str]:
 def _view(answer: UsageAnswer, *, cost: bool) -> RenderableType:
     names = _dimensions(answer)
     numbers = ["requests", "input tokens", "cached", "output tokens", "GPU h"]
-    money = [f"price {answer.currency}".strip(), "GPU cost"] if cost else []
+    money = [f"price {answer.currency}".strip(), "GPU cost", "burst h", "burst cost"] if cost else []
     title = f"Usage from {answer.first_day} to {answer.last_day} (UTC)"
     table = table_of(*names, *numbers, *money, title=title, right=[*numbers, *money])
     for row in _rows(answer):
-        table.add_row(*_names(row, names), *_numbers(row), *([_money(row.price), _money(row.gpu_cost)] if cost else []))
+        costs = [_money(row.price), _money(row.gpu_cost), f"{row.burst_s / 3600:,.2f}", _money(row.burst_cost)]
+        table.add_row(*_names(row, names), *_numbers(row), *(costs if cost else []))
     notes = [Text(f"missing: {line}", "yellow") for line in answer.missing]
     if not answer.rows:
         notes.insert(0, Text("no records in this time"))

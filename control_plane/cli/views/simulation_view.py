@@ -67,6 +67,7 @@ def _totals(before: Totals, after: Totals) -> Table:
         ("round trip ms, p95", before.p95_round_trip_ms, after.p95_round_trip_ms, ".1f"),
         ("expected wait ms", before.wait_ms, after.wait_ms, ".1f"),
         ("GPU cost /h", before.gpu_cost_per_hour, after.gpu_cost_per_hour, ".2f"),
+        *_burst(before, after),
         ("egress cost /h", before.egress_cost_per_hour, after.egress_cost_per_hour, ".4f"),
         *(
             (
@@ -86,6 +87,16 @@ def _totals(before: Totals, after: Totals) -> Table:
         same = format(old, form) == format(new, form)
         table.add_row(name, format(old, form), format(new, form), "" if same else format(new - old, "+" + form))
     return table
+
+
+def _burst(before: Totals, after: Totals) -> list[tuple[str, float, float, str]]:
+    """Return what burst endpoints serve and cost; nothing where no side needs them."""
+    if not before.burst_per_s and not after.burst_per_s:
+        return []
+    return [
+        ("of it on burst endpoints /s", before.burst_per_s, after.burst_per_s, ".1f"),
+        ("burst cost /h", before.burst_cost_per_hour, after.burst_cost_per_hour, ".2f"),
+    ]
 
 
 def _endpoints(before: Totals, after: Totals) -> list[tuple[str, float, float, str]]:

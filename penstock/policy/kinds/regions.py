@@ -85,6 +85,21 @@ class SpotPool(PolicyStruct, frozen=True):
     """Prices of their GPU hours by time of day and day of the week, as those of the region and in its time zone."""
 
 
+class BurstPool(PolicyStruct, frozen=True):
+    """The price of the burst endpoints (`burst: true` in the endpoints file) of some models in a region: serverless
+    endpoints, which cost money only while they run."""
+
+    models: NonEmpty[tuple[ModelRef, ...]]
+    """Names of the models."""
+    cost_per_second: Annotated[float, bounds(ge=0, le=1e6)]
+    """Price of a second of one request, from its start to its end, cold start included: the price of a server, divided
+    by the number of requests that it runs at once."""
+    idle_s: Annotated[float, bounds(ge=0, le=86_400)] = 60.0
+    """Time (s) without a request after which the provider stops the server: the next request is a cold start."""
+    cold_start_s: Annotated[float, bounds(ge=0, le=3600)] = 30.0
+    """Expected time (s) of a cold start until one has been measured."""
+
+
 class Region(PolicyStruct, frozen=True):
     """One site that serves. It is in the jurisdiction of its country and of every bloc that contains the country."""
 
@@ -123,6 +138,9 @@ class Region(PolicyStruct, frozen=True):
     spot: Annotated[tuple[SpotPool, ...], Meta(extra_json_schema={"maxItems": 64})] | UnsetType = UNSET
     """Models whose endpoints in this region are spot capacity, with its prices, which apply in place of those of the
     region."""
+    burst: Annotated[tuple[BurstPool, ...], Meta(extra_json_schema={"maxItems": 64})] | UnsetType = UNSET
+    """Models that burst endpoints serve while no slot of the region's own endpoints is free. Burst endpoints of other
+    models receive no requests."""
     price_time_zone: Annotated[str, length(1, 64)] | UnsetType = UNSET
     """Time zone of all `price_hours` of the region, by IANA name, such as `Europe/Berlin`. Default: UTC."""
 
@@ -133,9 +151,10 @@ class Region(PolicyStruct, frozen=True):
 
     def conflict(self) -> Conflict | None:
         spot = self.spot or ()
-        named = [model for pool in spot for model in pool.models]
-        if len(set(named)) < len(named):
-            return Conflict("spot names a model twice", "give each model one price")
+        for field, pools in (("spot", spot), ("burst", self.burst or ())):
+            named = [model for pool in pools for model in pool.models]
+            if len(set(named)) < len(named):
+                return Conflict(f"{field} names a model twice", "give each model one price")
         if self.price_time_zone is UNSET or self.price_hours or any(pool.price_hours for pool in spot):
             return None
         return Conflict("price_time_zone without price_hours", "add price_hours, or remove price_time_zone")
@@ -143,6 +162,10 @@ class Region(PolicyStruct, frozen=True):
     def spot_of(self, model: str) -> SpotPool | None:
         """Return the spot capacity that serves a model here; None if its endpoints are no spot capacity."""
         return next((pool for pool in self.spot or () if model in pool.models), None)
+
+    def burst_of(self, model: str) -> BurstPool | None:
+        """Return the price of the burst endpoints of a model here; None if they receive no requests."""
+        return next((pool for pool in self.burst or () if model in pool.models), None)
 
 
 class Bloc(PolicyStruct, frozen=True):

@@ -74,6 +74,7 @@ def endpoint_report(endpoint: Endpoint) -> EndpointReport:
         served=endpoint.reported.facts.served[:MAX_MODELS],
         skew="; ".join(filter(None, (endpoint.reported.skew, *endpoint.reported.facts.problems)))[:MAX_TEXT],
         gpu=endpoint.reported.gpus,
+        is_burst=spec.burst,
     )
 
 

@@ -91,6 +91,9 @@ AGENT_CONTRACT = {
     "endpoint_asleep": ("gauge", {"endpoint"}),
     "wake_attempts": ("counter", {"model", "action", "result"}),
     "model_without_room_seconds": ("counter", {"model"}),
+    "burst_requests": ("counter", {"model"}),
+    "burst_seconds": ("counter", {"model"}),
+    "burst_cost": ("counter", {"model"}),
     "evictions": ("counter", {"model"}),
     "cold_start_seconds": ("gauge", {"model"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
@@ -254,6 +257,8 @@ def one_of_everything(agent: AgentMetrics) -> None:
             asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
         ),
     )
+    burst = SimpleNamespace(requests={"llama": 2}, used_s={"llama": 3.5}, cost={"llama": 0.07})
+    agent.burst.targets = cast(Any, burst)
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.dns.answered("eu.api.example.com", "eu-de")
@@ -449,8 +454,8 @@ def test_a_new_policy_drops_the_series_of_what_it_no_longer_names(agent: AgentMe
     assert value(agent, "requests_total", HOME_OK | {"model": "other"}) == 1
 
 
-def test_the_kinds_of_requests_are_the_reasons_of_arcs_and_forwarded() -> None:
-    assert {kind.value for kind in RequestKind} == {reason.value for reason in ArcReason} | {"forwarded"}
+def test_the_kinds_of_requests_are_the_reasons_of_arcs_forwarded_and_burst() -> None:
+    assert {kind.value for kind in RequestKind} == {reason.value for reason in ArcReason} | {"forwarded", "burst"}
 
 
 def test_a_peer_is_in_exactly_one_state_until_it_is_removed(agent: AgentMetrics) -> None:

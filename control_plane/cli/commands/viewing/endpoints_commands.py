@@ -84,7 +84,7 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             endpoint.accelerator or "-",
             endpoint.engine_version or "-",
         )
-        state = Text(endpoint.state.value, _COLOURS[endpoint.state])
+        state = Text(f"{endpoint.state}{', burst' if endpoint.is_burst else ''}", _COLOURS[endpoint.state])
         load = f"{endpoint.in_flight}/{endpoint.slots}"
         gpu = (_gpu(endpoint),) if shows_gpus else ()
         table.add_row(*cells, state, load, *gpu, f"{endpoint.age_s:.0f} s", _remarks(endpoint))

@@ -61,6 +61,13 @@ def store(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path)
 
 
+def test_seconds_at_burst_endpoints_are_summed_apart_from_gpu_time(store: FolderStore, tmp_path: Path) -> None:
+    put(store, 1, record(gpu_s=0.0, burst_s=3.0, burst_cost=0.75), record())
+    put(store, 2, record(RecordKind.LOST_ATTEMPT, gpu_s=0.0, is_overhead=True, burst_s=1.0, burst_cost=0.25))
+    (acme,) = ask(tmp_path, Dimension.TENANT).rows
+    assert (acme.burst_s, acme.burst_cost, acme.gpu_s) == (4.0, 1.0, 1.5)
+
+
 def test_requests_are_counted_once_and_gpu_time_wherever_it_was_used(store: FolderStore, tmp_path: Path) -> None:
     put(store, 1, record(), record(outcome="engine_cut", is_overhead=True, price=0.0), record(tenant="other"))
     put(store, 2, record(RecordKind.SERVED), record(RecordKind.LOST_ATTEMPT, is_overhead=True))

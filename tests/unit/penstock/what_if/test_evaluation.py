@@ -11,6 +11,7 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import ModelVersions, Scaling, Version
+from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.kinds.tenants import Quota, Tier
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
@@ -152,6 +153,23 @@ class TestEvaluateDemand:
         assert away.gpu_cost_per_hour == pytest.approx(10 * 2.0 / 8 * 1.15)
         assert away.egress_cost_per_hour == pytest.approx(10 * 3600 * (0.09 * 4e3 + 0.02 * 4e3) / 1e9)
         assert away.round_trip_ms == 237.0
+
+    def test_demand_without_slots_is_served_by_burst_endpoints_at_their_price(self) -> None:
+        terms = BurstPool((SMALL,), cost_per_second=0.01)
+        dear = msgspec.structs.replace(PLANET.regions["jp-tok"], burst=(terms,))
+        policy = msgspec.structs.replace(PLANET, regions=PLANET.regions | {"jp-tok": dear})
+        demand = [DemandGroup("jp-tok", "open", "JP", SMALL, 80.0)]
+        full = Capacity("jp-tok", SMALL, 100, 2.0)
+        alone = evaluate_demand(policy, demand, [full]).totals
+        assert (alone.served_per_s, alone.burst_per_s) == (pytest.approx(50.0), 0.0)
+        for burst_slots, served_per_s in ((20, 10.0), (200, 30.0)):
+            pool = msgspec.structs.replace(full, burst_slots=burst_slots)
+            found = evaluate_demand(policy, demand, [pool]).totals
+            assert found.burst_per_s == pytest.approx(served_per_s)
+            assert found.served_per_s == pytest.approx(50.0 + served_per_s)
+            assert found.burst_cost_per_hour == pytest.approx(served_per_s * 2.0 * 0.01 * 3600)
+            assert found.gpu_cost_per_hour == pytest.approx(alone.gpu_cost_per_hour), "as owned slots alone"
+            assert evaluate_demand(PLANET, demand, [pool]).totals.burst_per_s == 0.0, "without a price"
 
     def test_gpu_cost_is_that_of_the_gpus_of_an_endpoint_and_of_its_slots(self) -> None:
         scaling = Scaling(gpus_per_endpoint=4.0, slots_per_endpoint=16)

@@ -46,4 +46,7 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
         Reason.ENDPOINT_DRAINING,
         Reason.ENDPOINT_SKEWED,
         Reason.ENDPOINT_FULL,
+        Reason.BURST_WITHOUT_PRICE,
+        Reason.BURST_NOT_NEEDED,
+        Reason.BURST_COSTS_MORE,
     }

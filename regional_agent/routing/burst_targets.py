@@ -1,0 +1,193 @@
+"""Sends requests to burst endpoints of this region while none of its own slots is free (`penstock.routing.burst`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from math import inf
+from typing import Final
+
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import BurstPool
+from penstock.policy.policy import Policy
+from penstock.routing.burst import (
+    BurstStart,
+    BurstUse,
+    Otherwise,
+    ServerState,
+    free_slots,
+    precedes_spillover,
+    why_not,
+)
+from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import LocalAttempt
+from regional_agent.routing.local_targets import LocalTargets, excluded_endpoints, occupies_slot
+from regional_agent.routing.queue_dispatcher import CREDIT_WAIT_S
+from regional_agent.telemetry.label_values import RequestKind
+
+IDLE_REGION_S: Final = CREDIT_WAIT_S / 2.0
+"""Time (s) since its arrival for which a request waits for the credit of an idle region before it costs money here:
+shorter than it may wait for the credit at all."""
+
+MAX_SERVERS: Final = 1_000
+"""Number of endpoints whose state is kept; names may come and go with registrations."""
+
+_CLOSED: Final = (Reason.REGION_DRAINING, Reason.SPILLOVER_LIMIT)
+
+
+class BurstTargets:
+    """The burst endpoints of this region, as one agent uses them."""
+
+    def __init__(self, local: LocalTargets) -> None:
+        """Create the targets beside those of the region's own endpoints."""
+        self._local = local
+        self._servers: dict[str, ServerState] = {}
+        """By name of the endpoint."""
+        self.requests: dict[str, int] = defaultdict(int)
+        """Requests that were sent, by model."""
+        self.used_s: dict[str, float] = defaultdict(float)
+        """Seconds of ended requests, by model."""
+        self.cost: dict[str, float] = defaultdict(float)
+        """Their cost, by model."""
+
+    def place(
+        self, context: RequestContext, refusal: Refusal, now: float, *, in_turn: bool, idle_elsewhere: bool
+    ) -> LocalAttempt | None:
+        """Reserve a burst endpoint for a request without a target; None if it is to wait or to be refused.
+
+        Args:
+            refusal: why it has no target.
+            in_turn: the request is at the head of the admission queue.
+            idle_elsewhere: another region may soon grant a credit for the request.
+        """
+        if any(each.what == self._local.region and each.reason in _CLOSED for each in refusal.rejected):
+            return None
+        if idle_elsewhere and now - context.received_at < IDLE_REGION_S:
+            return None
+        return self._place(context, self._otherwise(context, now, in_turn=in_turn), now)
+
+    def place_before_spillover(self, context: RequestContext, server: str, now: float) -> LocalAttempt | None:
+        """Reserve a burst endpoint for a request that would spill to `server`, if that costs more; else None."""
+        model = context.policy.models.get(context.model)
+        terms = self._terms(context.policy, context.model)
+        if model is None or terms is None or not self._local.endpoints.burst_pool(context.model).ready:
+            return None
+        cost = BurstStart(0.0, self._service_s(context.model)).cost(terms)
+        if not precedes_spillover(context.policy, self._local.region, server, context.model, cost):
+            return None
+        return self._place(context, self._otherwise(context, now, in_turn=False), now, may_start=False)
+
+    def consider(self, policy: Policy, model: Model, now: float) -> tuple[ConsideredEndpoint, ...]:
+        """Return the burst endpoints of a model, with the reason against each for a request that would not wait for its
+        turn. Changes no state."""
+        found = []
+        for endpoint in self._local.endpoints.burst_pool(model.name).endpoints:
+            terms, view = self._terms(policy, model.name), endpoint.view
+            start = self._start(endpoint, model.name, terms, now)
+            otherwise = Otherwise(self._free(model.name), self._wait_s(model.name), inf)
+            verdict = why_not(policy, terms, otherwise, start)
+            if not view.takes_more:
+                reason, detail = view.unready_reason if not view.ready else Reason.ENDPOINT_FULL, view.detail
+                found.append(ConsideredEndpoint(view.name, None, view.in_flight, reason, detail=detail))
+            elif verdict is not None:
+                reason, detail = verdict
+                found.append(ConsideredEndpoint(view.name, None, view.in_flight, reason, detail=detail))
+            else:
+                assert terms is not None
+                detail = f"burst: starts in {start.cold_s:.1f} s and costs {start.cost(terms):.4g}"
+                done_s = start.cold_s + start.service_s
+                found.append(ConsideredEndpoint(view.name, done_s, view.in_flight, detail=detail))
+        return tuple(found)
+
+    def _place(
+        self, context: RequestContext, otherwise: Otherwise, now: float, *, may_start: bool = True
+    ) -> LocalAttempt | None:
+        """Reserve a burst endpoint; with `may_start`, also one whose server has to start."""
+        local, model = self._local, context.model
+        pool, terms = local.endpoints.burst_pool(model), self._terms(context.policy, model)
+        if terms is None or not pool.ready or not _may_burst(context, local.region):
+            return None
+        chosen = local.chooser.choose(pool, context.estimate, excluded_endpoints(pool, context), 0.0, now)
+        if not isinstance(chosen, tuple):
+            return None
+        endpoint = chosen[0]
+        start = self._start(endpoint, model, terms, now)
+        if why_not(context.policy, terms, otherwise, start) is not None or (start.cold_s and not may_start):
+            return None
+        kind = RequestKind.BURST if context.route_context is None else RequestKind.FORWARDED
+        attempt = local.serving(context, endpoint, kind, now)
+        usual_s = attempt.expected_first_byte_s() or (0.0 if context.estimate.streaming else start.service_s)
+        server, ended = self._server(endpoint), partial(self._ended, model)
+        attempt.burst = BurstUse(server, terms.cost_per_second, usual_s, now, ended)
+        server.sent(start.cold_s, now)
+        self.requests[model] += 1
+        if start.cold_s:
+            # The time of the first byte is that of the cold start, and not the speed of the engine.
+            attempt.ahead_s = 0.0
+            attempt.prefill_over_at += start.cold_s
+        return attempt
+
+    def _ended(self, model: str, used_s: float, cost: float) -> None:
+        self.used_s[model] += used_s
+        self.cost[model] += cost
+
+    def _otherwise(self, context: RequestContext, now: float, *, in_turn: bool) -> Otherwise:
+        local, model = self._local, context.model
+        pool = local.endpoints.pool(model)
+        known = context.policy.models.get(model)
+        if not pool.ready and known is not None:
+            # A model on demand wakes although the request is served.
+            local.may_become_ready(known, context.max_wait_s)
+        wait_s = own_s = self._wait_s(model)
+        if in_turn and pool.slots:
+            # The head of the queue waits for one slot, and what it saves are the waits of all behind it.
+            own_s = pool.service_s / pool.slots
+            wait_s = max(own_s, wait_s - own_s)
+        left_s = context.deadline_at - now
+        if own_s > min(context.received_at + context.max_wait_s - now, left_s):
+            wait_s = inf
+        return Otherwise(self._free(model), wait_s, left_s)
+
+    def _free(self, model: str) -> int:
+        return free_slots(self._local.endpoints.pool(model).views)
+
+    def _wait_s(self, model: str) -> float:
+        pool = self._local.endpoints.pool(model)
+        return self._local.queue.wait_s(model, pool) if pool.ready else inf
+
+    def _service_s(self, model: str) -> float:
+        own = self._local.endpoints.pool(model)
+        return own.service_s if own.ready else self._local.endpoints.burst_pool(model).service_s
+
+    def _start(self, endpoint: Endpoint, model: str, terms: BurstPool | None, now: float) -> BurstStart:
+        server, running = self._server(endpoint), endpoint.view.in_flight
+        cold_s = 0.0 if terms is None else server.runs_in_s(terms, running, now)
+        return BurstStart(cold_s, self._service_s(model))
+
+    def _server(self, endpoint: Endpoint) -> ServerState:
+        server = self._servers.get(endpoint.name)
+        if server is None:
+            if len(self._servers) >= MAX_SERVERS:
+                self._servers.clear()
+            server = self._servers[endpoint.name] = ServerState()
+        return server
+
+    def _terms(self, policy: Policy, model: str) -> BurstPool | None:
+        region = policy.regions.get(self._local.region)
+        return None if region is None else region.burst_of(model)
+
+
+def _may_burst(context: RequestContext, region: str) -> bool:
+    """Whether residency permits the region, and a request is neither of a batch nor about objects, which only the
+    endpoint that created them serves."""
+    route = context.request.route
+    return (
+        region in context.residency.permitted.regions
+        and not context.is_batch
+        and not context.needs_object
+        and not context.client_object
+        and not (route is not None and route.creates_objects)
+        and occupies_slot(context)
+    )

@@ -1,0 +1,166 @@
+"""A burst endpoint receives no request while a slot of the region's own endpoints is free, whatever happened before."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.policy.kinds.regions import BurstPool
+from penstock.pools.placement import WorkEstimate
+from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.endpoints.endpoint import OutlierDetection
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
+from regional_agent.routing.attempt import LocalAttempt, LocalServices
+from regional_agent.routing.burst_targets import BurstTargets
+from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.examples import examples
+from tests.support.planet import MODEL, policy
+
+OWN, BURST = ("own-0", "own-1"), ("burst-0", "burst-1")
+FULL = Refusal(Reason.SATURATED, "")
+prices = st.builds(
+    BurstPool,
+    st.just((MODEL,)),
+    st.sampled_from((0.0, 0.001, 1.0)),
+    st.sampled_from((0.0, 5.0)),
+    st.sampled_from((0.0, 0.5, 30.0)),
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.booleans()),
+        st.tuples(st.just("end"), st.integers(0, 20)),
+        st.tuples(st.just("fail"), st.sampled_from(OWN + BURST)),
+        st.tuples(st.just("down"), st.sampled_from(OWN + BURST)),
+        st.tuples(st.just("up"), st.sampled_from(OWN + BURST)),
+        st.tuples(st.just("drain"), st.sampled_from(OWN)),
+        st.tuples(st.just("pass"), st.sampled_from((0.1, 3.0, 40.0))),
+    ),
+    max_size=40,
+)
+
+
+class RegionOfTwo:
+    """One agent's own endpoints and burst endpoints; of requests, only what selection reads."""
+
+    def __init__(self, folder: Path, terms: BurstPool) -> None:
+        self.now = 1000.0
+        file = folder / "endpoints.yaml"
+        entries = [{"name": name, "url": f"http://127.0.0.1:{at + 1}", "slots": 2} for at, name in enumerate(OWN)]
+        entries += [
+            {"name": name, "url": f"http://127.0.0.1:{at + 11}", "slots": 2, "burst": True}
+            for at, name in enumerate(BURST)
+        ]
+        file.write_bytes(msgspec.yaml.encode([{**entry, "models": [MODEL]} for entry in entries]))
+        detection = OutlierDetection(clock=lambda: self.now, rng=Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(file, outlier_detection=detection), UpstreamPool(), Random(1))
+        self.by_name = {each.name: each for each in self.endpoints.every()}
+        for name in OWN:
+            self.by_name[name].probed(ProbeOutcome.GOOD)
+        shared = SharedLoad(self.endpoints, shared=False)
+        queue = QueueDispatcher(self.endpoints, shared, lambda: self.now)
+        services = LocalServices("eu-de", self.endpoints, shared, EndpointChooser(Random(1)), lambda: None)
+        self.local = LocalTargets(services, queue)
+        self.burst = BurstTargets(self.local)
+        before = policy()
+        here = msgspec.structs.replace(before.regions["eu-de"], burst=(terms,))
+        self.policy = msgspec.structs.replace(before, regions={**before.regions, "eu-de": here})
+        self.running: list[LocalAttempt] = []
+
+    def context(self) -> Any:
+        cost = self.policy.models[MODEL].cost
+        estimate = WorkEstimate("open", MODEL, cost, CostInputs(0), Work(0.1, 1.0), streaming=True)
+        return SimpleNamespace(
+            model=MODEL,
+            policy=self.policy,
+            estimate=estimate,
+            residency=SimpleNamespace(permitted=SimpleNamespace(regions=frozenset({"eu-de"}), name="eu-de")),
+            request=SimpleNamespace(route=None),
+            is_batch=False,
+            needs_object=False,
+            client_object="",
+            tried_endpoints=frozenset(),
+            busy_endpoints=frozenset(),
+            subset=None,
+            extends_text=False,
+            broken=0,
+            priority=0,
+            weight=1.0,
+            max_use=1.0,
+            max_wait_s=10.0,
+            received_at=self.now,
+            deadline_at=inf,
+            route_context=None,
+            context_class=0,
+        )
+
+    def free_by_hand(self) -> int:
+        return sum(
+            each.view.slots - each.view.in_flight
+            for name in OWN
+            if (each := self.by_name[name]).view.ready and not each.view.draining
+        )
+
+    def step(self, kind: str, what: Any) -> None:
+        if kind == "arrive":
+            self.arrive(in_turn=what)
+        elif kind == "end" and self.running:
+            self.running.pop(what % len(self.running)).settle(self.now, 1.0)
+        elif kind == "fail":
+            for _ in range(3):
+                self.by_name[what].ended(AttemptOutcome.GATEWAY_ERROR, self.now)
+        elif kind in ("down", "up") and self.by_name[what].spec.is_probed:
+            for _ in range(3):
+                self.by_name[what].probed(ProbeOutcome.GOOD if kind == "up" else ProbeOutcome.UNREADY)
+        elif kind == "drain":
+            endpoint = self.by_name[what]
+            endpoint.use_drain("" if endpoint.drained_because else "an operator")
+        elif kind == "pass":
+            self.now += what
+            for endpoint in self.by_name.values():
+                endpoint.tick()
+            self.endpoints._fill_pools()
+
+    def arrive(self, *, in_turn: bool) -> None:
+        context, free = self.context(), self.free_by_hand()
+        # As the router does with and without a place in the queue, and even where the region's own place was not asked.
+        attempt = self.burst.place(context, FULL, self.now, in_turn=in_turn, idle_elsewhere=False)
+        if attempt is not None:
+            assert free == 0
+            assert attempt.endpoint.spec.burst
+        else:
+            target = self.local.place(context, "home", self.now)
+            attempt = target if isinstance(target, LocalAttempt) else None
+            assert attempt is None or not attempt.endpoint.spec.burst
+        if attempt is not None:
+            self.running.append(attempt)
+
+
+@given(prices, steps)
+@settings(max_examples=examples(150), deadline=None)
+def test_no_request_costs_money_while_a_slot_is_free(terms: BurstPool, happened: list[tuple[str, Any]]) -> None:
+    with TemporaryDirectory() as folder:
+        region = RegionOfTwo(Path(folder), terms)
+        for kind, what in happened:
+            region.step(kind, what)
+        for attempt in region.running:
+            attempt.settle(region.now, 1.0)
+        assert region.burst.used_s[MODEL] >= 0.0
+        assert region.burst.cost[MODEL] == pytest.approx(region.burst.used_s[MODEL] * terms.cost_per_second)
