@@ -98,7 +98,7 @@ class BucketStore:
         try:
             for batch in obstore.list(self._store, prefix=folder or None):
                 for found in batch:
-                    yield StoredObject(found["path"], found["size"])
+                    yield StoredObject(found["path"], found["size"], found["last_modified"].timestamp())
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 

@@ -88,7 +88,9 @@ class FolderStore:
                     path = Path(base) / name
                     try:
                         if not name.endswith(_TEMPORARY):
-                            found.append(StoredObject(str(path.relative_to(self.root)), path.stat().st_size))
+                            status = path.stat()
+                            name = str(path.relative_to(self.root))
+                            found.append(StoredObject(name, status.st_size, status.st_mtime))
                     except FileNotFoundError:
                         continue
         except OSError as error:

@@ -22,6 +22,8 @@ class StoredObject(NamedTuple):
     path: str
     """Path within the store."""
     size_bytes: int
+    written_at: float = 0.0
+    """Unix time (s) at which it was written, by the clock of the store: of the file server for a folder."""
 
 
 class ObjectStore(Protocol):

@@ -11,6 +11,7 @@
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
+    clock/<random>                                   shows the time of the store, while an agent reads it
 
 Identifiers begin with the time of creation, so that lists are in this order.
 """
@@ -130,6 +131,9 @@ def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Ex
         if _ID.fullmatch(identifier) and (int(hour) + 1) * _HOUR_S + retention_s <= now:
             yield Expiring(tenant, identifier, mark)
 
+
+CLOCK: Final = "clock"
+"""Folder of the objects by whose times agents compare their clocks with that of the store."""
 
 UPLOADING: Final = "uploading"
 """Folder of the marks of uploads in parts. Their order is that of the hours."""

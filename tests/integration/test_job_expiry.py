@@ -6,11 +6,13 @@ import asyncio
 import time
 from pathlib import Path
 from shutil import rmtree
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from regional_agent.jobs.api import jobs_api
+from regional_agent.jobs.storage import expiry
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
 from tests.support.jobs import embeds, input_file, job_store
@@ -72,6 +74,23 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
         assert (await client.ended(batch))["request_counts"]["completed"] == 2
         assert await agent.jobs.expiry.sweep(later + 3 * HOUR_S) == 2
         assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
+
+
+async def test_an_agent_whose_clock_is_not_that_of_the_store_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        await client.ended(await client.started(input_file(1)))
+        await client.http.post("/v1/uploads", json={"bytes": 1, "filename": "f", "purpose": "batch"})
+        before = objects(tmp_path / "store")
+        ahead_s = 400 * 24 * HOUR_S
+        clock = SimpleNamespace(time=lambda: time.time() + ahead_s)
+        monkeypatch.setattr(expiry, "time", clock)
+        assert await agent.jobs.expiry.sweep(clock.time()) == 0
+        assert objects(tmp_path / "store") == before
+        ahead_s = 0.0
+        assert await agent.jobs.expiry.sweep(time.time() + 400 * 24 * HOUR_S) == 2
+        assert objects(tmp_path / "store") == []
 
 
 async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from hashlib import md5
 from pathlib import Path
 from random import Random
@@ -266,7 +267,7 @@ async def test_a_client_writes_parts_to_the_bucket_by_signed_urls(
         async with (
             s3_server(port),
             engine(embeds) as gpu,
-            serving(tmp_path, gpu, job_store=store) as (_, client),
+            serving(tmp_path, gpu, job_store=store) as (agent, client),
             httpx.AsyncClient() as http,
         ):
             uploads = Uploader(client)
@@ -297,3 +298,6 @@ async def test_a_client_writes_parts_to_the_bucket_by_signed_urls(
                 refused = await client.http.post(f"/v1/uploads/{other}/urls", json={"parts": number})
                 assert refused.json()["error"]["code"] == "invalid_parts"
             assert json.loads((await client.http.get(f"/v1/uploads/{upload}")).content)["status"] == "completed"
+            assert await agent.jobs.expiry.sweep(time.time() + LIFETIME_S + 3 * 3600) == 0
+            assert (await client.http.get(f"/v1/uploads/{upload}")).status_code == 404
+            assert (await client.http.get(f"/v1/files/{file}")).status_code == 200

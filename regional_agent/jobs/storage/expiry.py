@@ -13,11 +13,14 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.file_store import MAX_UPLOAD_S
-from regional_agent.jobs.storage.job_storage import UnreadableRecord
+from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 
 SWEEP_S: Final = 600.0
 """Mean interval (s) of looks for what is deleted by age. All agents of the regions that a store covers look."""
+
+MAX_CLOCK_DIFFERENCE_S: Final = 3600.0
+"""Difference (s) between the clocks of an agent and of the store from which the agent deletes nothing by age."""
 
 MAX_EXPIRED: Final = 1000
 """Marks that one look reads."""
@@ -53,11 +56,15 @@ class Expiry:
         store = self._stores.opened()
         if store is None:
             return 0
-        uploads = await store.files.storage.first(store_paths.UPLOADING, MAX_EXPIRED)
-        for paths, mark in store_paths.expired_uploads(uploads, now):
-            await store.uploads.delete(paths, mark)
-        marks = await store.files.storage.first(store_paths.EXPIRING, MAX_EXPIRED)
+        storage = store.files.storage
+        marks = await storage.first(store_paths.UPLOADING, MAX_EXPIRED)
+        uploads = list(store_paths.expired_uploads(marks, now))
+        marks = await storage.first(store_paths.EXPIRING, MAX_EXPIRED)
         found = list(store_paths.expired(marks, store.document.retention_s, now))
+        if (uploads or found) and not await self._agrees_with_store(storage):
+            return 0
+        for paths, mark in uploads:
+            await store.uploads.delete(paths, mark)
         read: dict[str, set[str]] = {}
         unreadable = 0
         for each in found:
@@ -69,6 +76,20 @@ class Expiry:
         if found:
             log.info("files and jobs were deleted by age", number=len(found) - unreadable)
         return len(found) - unreadable
+
+    async def _agrees_with_store(self, storage: JobStorage) -> bool:
+        """Whether the clock of this agent is about that of the store: one that jumped ahead would delete everything."""
+        path = f"{store_paths.CLOCK}/{self._rng.randbytes(8).hex()}"
+        try:
+            await storage.put(path, b"")
+            written_at = [each.written_at for each in await storage.list(store_paths.CLOCK) if each.path == path]
+        finally:
+            await storage.delete(path)
+        ahead_s = time.time() - min(written_at, default=0.0)
+        if abs(ahead_s) <= MAX_CLOCK_DIFFERENCE_S:
+            return True
+        log.error("nothing is deleted by age: check the clock of this host", ahead_of_store_s=round(ahead_s))
+        return False
 
     async def _delete(self, store: OpenStore, expired: Expiring, read: dict[str, set[str]], now: float) -> None:
         """Delete a file or job; `read` has the files in use of the tenants that were looked at before."""
