@@ -17,7 +17,7 @@ EXABGP := $(VENV)-exabgp
 # AIPerf brings a hundred packages that nothing else needs.
 AIPERF := $(VENV)-aiperf
 # The release from which `make test-upgrade` upgrades: a tag, or a commit while no release has been made.
-PREVIOUS := 5e89430bab52eb324a040853df227e1d8da01460
+PREVIOUS := 11088baaae5a524143ab313947c89f85fb732838
 PREVIOUS_DIR = out/upgrade/$(PREVIOUS)
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \

@@ -28,6 +28,7 @@ from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.result_cache.cache_purges import CachePurges
 from penstock.rollout.model_rollout import ModelRolloutState
 from penstock.rollout.state_machine import Rollout
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.tenancy.tenant_record import TenantShard
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet
 from penstock.wire.probe import ProbeRequest, ProbeResponse
@@ -44,6 +45,23 @@ STORED = (
     *(IssuerKeySet, SavedForecast, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),
     *(CachePurges, ModelRolloutState),
 )
+
+
+FIELDS_OF_PRESETS = set(
+    re.findall(
+        r"\w+",
+        """
+    answer_tokens api_key_header batches body cached_tokens chosen_by_engine client_object converter cost count errors
+    first_byte_s foreign_objects generates height max_tokens message_model methods model name object_id objects
+    occupies_slot offered path preset previous_object prompt prompt_tokens repeatable request session size speech
+    steps stream stream_field streams_by_default tensors timeouts total_s usage uses_tokens width
+        """,
+    )
+)
+"""Fields of routes that presets may use: those that the previous release reads (`PREVIOUS` in the Makefile).
+
+Presets are in every policy that a control plane compiles, also in one that uses nothing new. A release reads a new
+field before a later one adds the field here and uses it in a preset."""
 
 
 def structs(type_: Any) -> Iterator[inspect.StructType]:
@@ -86,6 +104,24 @@ def test_every_stored_type_is_listed() -> None:
     }
     assert {"Drill", "AgentMember", "Policy"} <= read
     assert read - {type_.__name__ for type_ in STORED} == {"Policy"}
+
+
+def fields_of(value: Any) -> Iterator[str]:
+    """Every field that differs from its default, recursively."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from fields_of(inner)
+
+
+def test_presets_use_only_fields_that_the_previous_release_reads() -> None:
+    used = {
+        name
+        for preset in PRESETS
+        for route in preset_routes(preset)
+        for name in fields_of(msgspec.to_builtins(route, order="deterministic"))
+    }
+    assert used == FIELDS_OF_PRESETS
 
 
 def test_structs_are_found_inside_others() -> None:
