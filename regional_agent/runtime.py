@@ -244,7 +244,6 @@ class AgentRuntime:
         self.responder.publish_prefixes(local.hot_prefixes, chooser.affinity, clock)
         peers = PeerTargets(region, self.config, self.peers, clock)
         self.router = Router(self.config, self.client_requests, local, peers, rng, self.tally.message_bytes)
-        metrics.burst.targets = self.router.burst
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
         files = ("endpoints", self.endpoints.sources), ("geoip", self.locator.geoip)
@@ -268,6 +267,7 @@ class AgentRuntime:
             shared_load=self.shared_load,
             ledger=self.ledger,
             budgets=self.budgets,
+            burst=self.router.burst,
             versions=self.versions.report,
         )
         self.update_metrics = partial(metrics.use_state, state)

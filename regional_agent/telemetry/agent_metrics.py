@@ -23,7 +23,6 @@ from regional_agent.dns.dns_metrics import DnsMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
 from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
-from regional_agent.routing.burst_metrics import BurstMetrics
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
@@ -159,7 +158,6 @@ class AgentMetrics:
         self.budgets = BudgetMetrics(self.registry)
         self.jobs = JobMetrics(self.registry)
         self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
-        self.burst = BurstMetrics(self.registry)
         self.coalescing = CoalescingMetrics(self.registry)
         self.quality = QualityMetrics(self.registry)
         self.result_cache = ResultCacheMetrics(self.registry)

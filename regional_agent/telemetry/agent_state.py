@@ -11,6 +11,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.request_tally import RequestTally
@@ -38,5 +39,7 @@ class AgentState(msgspec.Struct, frozen=True):
     """The agent's part of the ledger."""
     budgets: TenantBudgets
     """The use of tenants' budgets."""
+    burst: BurstTargets
+    """The use of burst endpoints."""
     versions: Callable[[], tuple[VersionReport, ...]] = tuple
     """Returns the results of versions in a rollout."""

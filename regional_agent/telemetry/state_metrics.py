@@ -120,6 +120,21 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...], Read]]] = {
         (),
         lambda state: state.ledger.spool.lost_records,
     ),
+    "burst_requests": (
+        "Requests that this agent has sent to burst endpoints.",
+        ("model",),
+        lambda state: _by_name(state.burst.requests),
+    ),
+    "burst_seconds": (
+        "Seconds of ended requests at burst endpoints, cold starts included.",
+        ("model",),
+        lambda state: _by_name(state.burst.used_s),
+    ),
+    "burst_cost": (
+        "Cost of ended requests at burst endpoints, in the currency of the policy, by the region's price per second.",
+        ("model",),
+        lambda state: _by_name(state.burst.cost),
+    ),
 }
 """Help text, labels and values of each counter, by name."""
 

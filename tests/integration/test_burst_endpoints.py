@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.ledger.ledger_record import RecordKind
+from penstock.policy.geography import Location
 from penstock.policy.kinds.regions import BurstPool
 from penstock.routing.reasons import Reason
 from regional_agent.routing.burst_targets import IDLE_REGION_S
@@ -22,14 +23,21 @@ from regional_agent.routing.explain_service import ExplainService
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, NOBODY, answers_after, ask, limit_queue
-from tests.support.planet import MODEL
+from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, limit_queue
+from tests.support.planet import MODEL, plan
 from tests.support.serverless import ServerlessEndpoint
 from tests.support.sockets import RawClient, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 PRICE = BurstPool((MODEL,), cost_per_second=0.5, cold_start_s=0.01, idle_s=60.0)
 """Cheap enough for any wait of a second at the rate of the policies below."""
+
+
+def use_price(agent: Agent, price: BurstPool | None) -> None:
+    """Put a price of burst endpoints into the policy of an agent's region."""
+    policy, name = agent.config.policy, agent.router.region
+    region = replace(policy.regions[name], burst=UNSET if price is None else (price,))
+    agent.config.policy = replace(policy, regions={**policy.regions, name: region})
 
 
 @asynccontextmanager
@@ -49,14 +57,10 @@ async def full_region(
         engine(answers_after(release)) as own,
         running_agent(directory, [own.address], slots=1, queue=0, burst=entries, **fields) as agent,
     ):
+        use_price(agent, price)
         policy = agent.config.policy
-        region = replace(policy.regions["eu-de"], burst=UNSET if price is None else (price,))
-        agent.config.policy = replace(
-            policy,
-            regions={**policy.regions, "eu-de": region},
-            objective=replace(policy.objective, latency_ms_per_cost=latency_ms_per_cost),
-        )
-        agent.endpoints.use_policy(agent.config.policy)
+        objective = replace(policy.objective, latency_ms_per_cost=latency_ms_per_cost)
+        agent.config.policy = replace(policy, objective=objective)
         first = await RawClient.connect(agent.traffic)
         first.send(post(BODY))
         await until(lambda: agent.held() == 1)
@@ -80,9 +84,7 @@ async def test_nothing_reaches_an_idle_burst_endpoint_while_the_others_are_probe
     async with ServerlessEndpoint() as burst, engine(answers_after(release)) as own:
         entry = {"url": burst.url, "slots": 4, "engine": "vllm"}
         async with running_agent(tmp_path, [own.address], burst=[entry]) as agent:
-            policy = agent.config.policy
-            region = replace(policy.regions["eu-de"], burst=(PRICE,))
-            agent.config.policy = replace(policy, regions={**policy.regions, "eu-de": region})
+            use_price(agent, PRICE)
             agent.endpoints.start()
             for _ in range(5):
                 assert (await ask(agent)).status == 200
@@ -112,8 +114,8 @@ async def test_a_full_region_uses_it_and_its_seconds_and_cost_are_in_ledger_and_
         (server,) = agent.router.burst._servers.values()
         assert 0.1 <= server.cold_start_s(PRICE) < 1.0, "learned from the first response"
         assert agent.counted() == {"ok": 2.0}
+        assert agent.router.burst.requests == {MODEL: 2}
         shown = agent.metrics.render().decode()
-        assert f'penstock_agent_burst_requests_total{{model="{MODEL}"}} 2.0' in shown
         assert 'kind="burst"' in shown
         release.set()
         await until(lambda: agent.held() == 0)
@@ -234,8 +236,35 @@ async def test_a_region_without_a_ready_endpoint_uses_it(tmp_path: Path) -> None
     async with ServerlessEndpoint() as burst:
         entry = {"url": burst.url, "slots": 4}
         async with running_agent(tmp_path, [], burst=[entry]) as agent:
-            policy = agent.config.policy
-            region = replace(policy.regions["eu-de"], burst=(PRICE,))
-            agent.config.policy = replace(policy, regions={**policy.regions, "eu-de": region})
+            use_price(agent, PRICE)
             answer = await ask(agent)
             assert (answer.status, json.loads(answer.body)) == (200, {"ok": 1})
+
+
+async def test_requests_that_another_region_sends_by_plan_use_it_and_count_as_forwarded(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    ledger = ledger_in(tmp_path, "eu-es")
+    async with (
+        ServerlessEndpoint() as burst,
+        engine(answers) as near,
+        full_region(tmp_path / "server", [burst], region="eu-es", ledger=ledger) as (server, _, _),
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        answer = await ask(origin)
+        assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+        assert len(burst.targets) == 1
+        assert not near.requests
+    (served,) = [each for each in records_in(tmp_path) if each.kind == RecordKind.SERVED]
+    assert served.burst_cost > 0.0
+
+
+async def test_residency_holds_for_it(tmp_path: Path) -> None:
+    async with ServerlessEndpoint() as burst:
+        entry = {"url": burst.url, "slots": 4}
+        async with running_agent(tmp_path, [], region="us-east", anonymous="personal", burst=[entry]) as agent:
+            use_price(agent, PRICE)
+            agent.location = Location("DE")
+            assert (await ask(agent)).status == 421
+            agent.config.policy = replace(agent.config.policy, anonymous_tenant="open")
+            assert (await ask(agent)).status == 200
+            assert len(burst.targets) == 1

@@ -50,7 +50,7 @@ def endpoint_sample(
         "traffic": EndpointTraffic(),
         "completions": 0,
         "models": ("m",),
-        "spec": SimpleNamespace(accelerator="h100"),
+        "spec": SimpleNamespace(accelerator="h100", burst=False),
     }
     return SimpleNamespace(name=name, now=lambda: signal_age_s, **(fields | changes))
 
@@ -77,5 +77,6 @@ def state_sample(*endpoints: Any, pools: Mapping[str, int] | None = None, **chan
         "shared_load": SimpleNamespace(up=True, shared=True, age_s=lambda: 0.01),
         "ledger": SimpleNamespace(spool=spool),
         "budgets": NoBudgets(),
+        "burst": SimpleNamespace(requests={"llama": 2}, used_s={"llama": 3.5}, cost={"llama": 0.07}),
     }
     return SimpleNamespace(**(fields | changes))

@@ -310,7 +310,6 @@ async def running_agent(
     elsewhere = RegionObjects(AgentInstance(region, name, 1), cast(Any, others), peer_pool or connections)
     agent.objects = KnownObjects(agent.shared_objects, elsewhere)
     agent.router = _router(agent, region)
-    metrics.burst.targets = agent.router.burst
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
     tracer = Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None
     agent.proxy = Proxy(

@@ -218,5 +218,7 @@ class EndpointMetrics:
                 yield (name,), found
 
     def _slowdowns(self) -> list[tuple[tuple[str, ...], float]]:
-        ratios = slowdowns((each, (each.models, each.spec.accelerator)) for each in self._endpoints.values())
+        ratios = slowdowns(
+            (each, (each.models, each.spec.accelerator, each.spec.burst)) for each in self._endpoints.values()
+        )
         return [((name,), ratio) for name, ratio in ratios.items() if name in self.places.named]

@@ -257,8 +257,6 @@ def one_of_everything(agent: AgentMetrics) -> None:
             asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
         ),
     )
-    burst = SimpleNamespace(requests={"llama": 2}, used_s={"llama": 3.5}, cost={"llama": 0.07})
-    agent.burst.targets = cast(Any, burst)
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.dns.answered("eu.api.example.com", "eu-de")
