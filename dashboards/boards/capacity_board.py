@@ -114,11 +114,19 @@ CAPACITY = Board(
                 lines(
                     Prose(
                         "What do the endpoints cost?",
-                        "Price of the GPUs of all endpoints, busy or not, per hour at the price of now.",
-                        "Steps at whole hours are `price_hours`; spot capacity has prices of its own."
-                        " `penstock usage --cost` has what served nothing.",
+                        "Price of the GPUs of all endpoints, busy or not, per hour at the price of now; dashed what"
+                        " burst endpoints cost in the last 5 minutes, per hour.",
+                        "Steps at whole hours are `price_hours`; spot capacity has prices of its own. Burst for hours:"
+                        " own endpoints are cheaper. `penstock usage --cost` has what served nothing.",
                     ),
-                    [Query(f"sum by (region, model) (penstock_gpu_hourly_cost{_POOL})", "{{region}} {{model}}")],
+                    [
+                        Query(f"sum by (region, model) (penstock_gpu_hourly_cost{_POOL})", "{{region}} {{model}}"),
+                        Query(
+                            f"3600 * sum by (site, model) (rate(penstock_agent_burst_cost_total{_SITE}[5m]))",
+                            "{{site}} {{model}} burst",
+                            dashed=True,
+                        ),
+                    ],
                     "short",
                 ),
             ),

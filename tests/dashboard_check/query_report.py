@@ -12,7 +12,9 @@ from tests.dashboard_check.panel_queries import Query, QueryKind
 
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_demand_requests_per_second:(usual|avg1h offset)": "the run has no week before it",
-    r"penstock_agent_(wake_attempts_total|endpoint_asleep)": "no model of the demo is on demand",
+    r"penstock_agent_(wake_attempts_total|endpoint_asleep|model_without_room)": "no model of the demo is on demand",
+    r"penstock_agent_burst_": "no endpoint of the demo is a burst endpoint",
+    r"penstock_agent_quality_pairs_total": "no rollout of the demo scores pairs of answers",
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
     r"penstock_agent_endpoint_version_skew": "the engines of the demo report no versions and revisions",
     r"penstock_agent_endpoint_gpu_": "the engines of the demo have no GPUs",
