@@ -7,19 +7,18 @@ from typing import Annotated, Any, Final
 
 import msgspec.inspect as types
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from control_plane.policy.document_fields import DocumentField, document_fields
 from control_plane.policy.schema import attribute_docstrings
+from control_plane.request_model import RequestModel
 
 _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 """pydantic's names of the limits of JSON Schema."""
 
 
-class StructModel(BaseModel):
+class StructModel(RequestModel):
     """Base of derived models."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @cache

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from control_plane.api.struct_models import StructModel, model_of
 from control_plane.api.text_fields import LabelText, Note, Reason
+from control_plane.request_model import RequestModel
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, unusable_budget
 from penstock.tenancy.records.tenant_changes import OVERLAP_S
 from penstock.tenancy.tenant_record import RecordBudget
@@ -48,11 +49,7 @@ Budgets = Annotated[
 OptionalReason = Annotated[Reason | None, Field(description="Reason of the change; recorded in the audit log.")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class TenantSettings(_Body):
+class TenantSettings(RequestModel):
     """The tenant that a PUT request creates."""
 
     tier: LabelText = Field(description="Name of the tier, a document of the policy in force.")
@@ -67,7 +64,7 @@ class NewTenant(TenantSettings):
     name: LabelText = Field(description="Unique name.")
 
 
-class TenantChange(_Body):
+class TenantChange(RequestModel):
     """The fields of a tenant that change; the others stay."""
 
     tier: LabelText = Field("", description="Name of the tier, a document of the policy in force.")
@@ -76,7 +73,7 @@ class TenantChange(_Body):
     reason: OptionalReason = None
 
 
-class KeySettings(_Body):
+class KeySettings(RequestModel):
     """The key to create."""
 
     note: Note = ""
@@ -87,7 +84,7 @@ class KeySettings(_Body):
     reason: OptionalReason = None
 
 
-class Rotation(_Body):
+class Rotation(RequestModel):
     """How a key is rotated."""
 
     overlap_s: float = Field(
@@ -99,7 +96,7 @@ class Rotation(_Body):
     reason: OptionalReason = None
 
 
-class Explained(_Body):
+class Explained(RequestModel):
     """Reason of a change."""
 
     reason: Reason

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from control_plane.api.text_fields import Country, Subdivision
 from control_plane.overrides.override_fields import OverrideFields
 from control_plane.policy.bundle_limits import MAX_FILES
+from control_plane.request_model import RequestModel
 from penstock.overrides.overrides import MAX_OVERRIDES
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.growth import Growth
@@ -27,10 +28,8 @@ MAX_PROPOSED = 20
 """Maximum number of overrides that a request proposes."""
 
 
-class DemandRow(BaseModel):
+class DemandRow(RequestModel):
     """Requests of one kind, and their rate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     origin: str = Field("", max_length=253, description="Region that receives the requests. Default: as steered.")
     tenant: str = Field(
@@ -46,10 +45,8 @@ class DemandRow(BaseModel):
         return DemandGroup(self.origin, self.tenant, self.country, self.model, self.requests_per_s, self.subdivision)
 
 
-class GrowthRow(BaseModel):
+class GrowthRow(RequestModel):
     """A factor of the demand on the side after."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     factor: float = Field(strict=True, ge=0.0, le=MAX_GROWTH, allow_inf_nan=False)
     model: str = Field("", max_length=512, description="Requested model. Default: all.")
@@ -60,10 +57,8 @@ class GrowthRow(BaseModel):
         return Growth(self.factor, self.model, self.origin)
 
 
-class CapacityRow(BaseModel):
+class CapacityRow(RequestModel):
     """Capacity of one region for one model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     region: str = Field(max_length=253)
     model: str = Field(max_length=512)
@@ -92,13 +87,11 @@ class CapacityRow(BaseModel):
         )
 
 
-class WhatIfRequest(BaseModel):
+class WhatIfRequest(RequestModel):
     """The proposed change, and the conditions of both sides.
 
     The overrides and maintenance windows in force are in effect on both sides.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     files: dict[str, str] | None = Field(
         None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from control_plane.request_model import RequestModel
 from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.overrides.overrides import Override, OverrideKind
 
@@ -48,10 +49,8 @@ LastResort = Annotated[
 ]
 
 
-class OverrideFields(BaseModel):
+class OverrideFields(RequestModel):
     """An override."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     kind: OverrideKind
     region: str | None = Field(None, max_length=253, description="Name of the region; none for a freeze.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
@@ -13,6 +13,7 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.request_model import RequestModel
 from control_plane.result_cache.purge_page import CachePurgePage
 from control_plane.result_cache.purge_store import PurgeStore
 from control_plane.status.fleet_view import FleetView
@@ -21,10 +22,8 @@ from penstock.policy.policy import Policy
 from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge
 
 
-class PurgeRequest(BaseModel):
+class PurgeRequest(RequestModel):
     """What to purge."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(
         min_length=1,

@@ -9,13 +9,14 @@ from typing import Annotated, NamedTuple
 
 import structlog
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.store.config_store import StoreError
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.responses import Problem, problem_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Admin, Viewer, must_reach
+from control_plane.request_model import RequestModel
 from control_plane.ui.browser_sessions import (
     COOKIE,
     LIFETIME_S,
@@ -86,10 +87,8 @@ def public_routes(provider: str = "") -> APIRouter:
     return router
 
 
-class RevokeSessions(BaseModel):
+class RevokeSessions(RequestModel):
     """The caller whose sessions end."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     caller: str = Field(min_length=1, max_length=256, description="Name of the caller, as in the audit log.")
     reason: Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.access.callers import Caller
 from control_plane.api.json_bodies import JsonBody
@@ -18,6 +18,7 @@ from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.drills.drill_records import UnreadableDrill
 from control_plane.drills.drill_resource import DrillPage, DrillReport, drill_report
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
+from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import Drill, DrillRequest
 from penstock.policy.kinds.operations import HOLD_S, MAX_BURN_RATE, Exercise
@@ -27,11 +28,7 @@ MAX_NUMBER = 2**53 - 1
 Number = Annotated[int, Path(ge=1, le=MAX_NUMBER, description="Number of the drill.")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class BeginDrill(_Body):
+class BeginDrill(RequestModel):
     """A drill to begin."""
 
     exercise: Exercise
@@ -47,7 +44,7 @@ class BeginDrill(_Body):
     )
 
 
-class AbortDrill(_Body):
+class AbortDrill(RequestModel):
     """Reason of an abort."""
 
     reason: Reason

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import StoreError
@@ -18,6 +18,7 @@ from control_plane.api.routes.plans_routes import MAX_GENERATION
 from control_plane.api.serving.client_location import ClientPlace, require_policy, require_region
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.past_moment import NOT_KEPT, KeptPast, views_then
+from control_plane.request_model import RequestModel
 from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
@@ -43,10 +44,8 @@ MAX_TRIED = 100
 """Maximum number of regions in `tried`."""
 
 
-class PastMoment(BaseModel):
+class PastMoment(RequestModel):
     """The moment of a logged request, by the fields of the access log."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     at: float = Field(strict=True, ge=0.0, le=MAX_TIME_S, description="Unix time (s).")
     policy_digest: str | None = Field(None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the policy.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.access.callers import Caller, Role
 from adapters.error_text import suggest
@@ -29,6 +29,7 @@ from control_plane.overrides.override_resource import (
     override_status,
 )
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
+from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from penstock.fleet.endpoint_view import endpoints, omitted_endpoints
 from penstock.overrides.last_endpoints import last_of
@@ -54,17 +55,13 @@ RESERVED_IDS = ("drill-", "window-")
 RegionName = Annotated[str, Path(max_length=253, description="Name of the region.")]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LiftRequest(_Body):
+class LiftRequest(RequestModel):
     """Reason of a lift."""
 
     reason: Reason
 
 
-class DrainRequest(_Body):
+class DrainRequest(RequestModel):
     """Reason and duration of a drain."""
 
     reason: Reason

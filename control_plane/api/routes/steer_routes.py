@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.json_bodies import JsonBody
@@ -15,6 +15,7 @@ from control_plane.api.responses import json_response, large_response
 from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.serving.client_location import ClientPlace, require_policy
 from control_plane.auth.required_roles import Viewer
+from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.tenant_store import TenantStore
 from penstock.fleet.snapshot import pools
@@ -38,10 +39,8 @@ class SteerClient(ClientPlace):
     model: str | None = Field(None, max_length=512, description="Model that the client will request.")
 
 
-class SteerBatch(BaseModel):
+class SteerBatch(RequestModel):
     """Several clients."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     clients: list[SteerClient] = Field(max_length=MAX_CLIENTS, fail_fast=True)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.error_text import suggest
 from adapters.geoip import parse_address
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.responses import Problem
 from control_plane.api.text_fields import Country, Subdivision
+from control_plane.request_model import RequestModel
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy
 
 
-class ClientPlace(BaseModel):
+class ClientPlace(RequestModel):
     """Location of a client; unknown if no field is given."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ip: str | None = Field(None, max_length=64, description="Address of the client, to look up its location.")
     country: Country | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.access.callers import Caller
 from control_plane.api.json_bodies import JsonBody
@@ -16,16 +16,15 @@ from control_plane.api.serving.client_location import require_policy
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, must_reach
+from control_plane.request_model import RequestModel
 from control_plane.rollout.model_rollout_resource import ModelRolloutSummary, model_summary
 from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible
 from control_plane.status.fleet_view import FleetView
 from penstock.rollout.model_rollout import ModelEvent
 
 
-class ModelActionRequest(BaseModel):
+class ModelActionRequest(RequestModel):
     """Body of an action on the rollout of a version."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(max_length=128, description="Name that clients request.")
     reason: Reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import BaseModel, ConfigDict
 
 from adapters.access.callers import Caller
 from control_plane.api.json_bodies import JsonBody
@@ -17,6 +16,7 @@ from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.request_model import RequestModel
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
@@ -36,10 +36,8 @@ from penstock.rollout.region_evidence import by_region
 from penstock.rollout.state_machine import Rollout, RolloutEvent
 
 
-class ActionRequest(BaseModel):
+class ActionRequest(RequestModel):
     """Body of an action on a rollout or policy."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: Reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from adapters.access.callers import Caller
 from adapters.store.config_store import StoreError
@@ -16,6 +16,7 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.routes.tenants.tenants_routes import changed
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView, revoked_key_views
@@ -33,10 +34,8 @@ KeyId = Annotated[
 ]
 
 
-class RevokeRequest(BaseModel):
+class RevokeRequest(RequestModel):
     """The key to revoke."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key_digest: str = Field(
         pattern=rf"^[0-9a-f]{{{DIGEST_CHARS}}}$",
