@@ -233,10 +233,9 @@ class AgentRuntime:
         self.budgets = TenantBudgets(region, agent.epoch, self._budget_exchange.leases, self._directory.count)
         self._spent_money = SpentMoney(settings.state_dir, self.budgets)
         authorization = Authorization(region, self.config, self.locator, self.budgets)
-        expectations = chooser.expectations
-        self.client_requests = ClientRequestReader(authorization, expectations, self.objects, self.demand, rng)
+        self.client_requests = ClientRequestReader(authorization, chooser.expectations, self.objects, self.demand, rng)
         self.forwarded_requests = ForwardedRequestReader(
-            region, self.config, sessions, authorization, expectations, self.objects
+            region, self.config, sessions, authorization, chooser.expectations, self.objects
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
         services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)

@@ -19,7 +19,7 @@ from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.prices import PriceList, cost_units
 from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
-from penstock.routing.burst import NOT_USED
+from penstock.pools.burst import NOT_USED
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext

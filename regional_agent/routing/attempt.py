@@ -18,8 +18,8 @@ from penstock.answers.token_counts import Usage
 from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
+from penstock.pools.burst import BurstUse
 from penstock.pools.placement import Placement, WorkEstimate
-from penstock.routing.burst import BurstUse
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason

@@ -1,4 +1,4 @@
-"""Sends requests to burst endpoints of this region while none of its own slots is free (`penstock.routing.burst`)."""
+"""Sends requests to burst endpoints of this region while none of its own slots is free (`penstock.pools.burst`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.policy import Policy
-from penstock.routing.burst import (
+from penstock.pools.burst import (
     BurstStart,
     BurstUse,
     Otherwise,
@@ -34,6 +34,7 @@ shorter than it may wait for the credit at all."""
 MAX_SERVERS: Final = 1_000
 """Number of endpoints whose state is kept; names may come and go with registrations."""
 
+_LACKS_ROOM: Final = (Reason.SATURATED, Reason.NONE_READY)
 _CLOSED: Final = (Reason.REGION_DRAINING, Reason.SPILLOVER_LIMIT)
 
 
@@ -52,18 +53,19 @@ class BurstTargets:
         self.cost: dict[str, float] = defaultdict(float)
         """Their cost, by model."""
 
-    def place(
-        self, context: RequestContext, refusal: Refusal, now: float, *, in_turn: bool, idle_elsewhere: bool
-    ) -> LocalAttempt | None:
-        """Reserve a burst endpoint for a request without a target; None if it is to wait or to be refused.
+    def may_serve(self, model: str, refusal: Refusal) -> bool:
+        """Whether the region has a burst endpoint for a request, and what refuses it is a lack of room."""
+        if refusal.reason not in _LACKS_ROOM or not self._local.endpoints.burst_pool(model).ready:
+            return False
+        return not any(each.what == self._local.region and each.reason in _CLOSED for each in refusal.rejected)
+
+    def place(self, context: RequestContext, now: float, *, in_turn: bool, idle_elsewhere: bool) -> LocalAttempt | None:
+        """Reserve a burst endpoint for a request that it may serve; None if it is to wait or to be refused.
 
         Args:
-            refusal: why it has no target.
             in_turn: the request is at the head of the admission queue.
             idle_elsewhere: another region may soon grant a credit for the request.
         """
-        if any(each.what == self._local.region and each.reason in _CLOSED for each in refusal.rejected):
-            return None
         if idle_elsewhere and now - context.received_at < IDLE_REGION_S:
             return None
         return self._place(context, self._otherwise(context, now, in_turn=in_turn), now)

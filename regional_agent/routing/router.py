@@ -145,20 +145,12 @@ class Router:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
             target = self._target_for_peer(context, now, in_turn=in_turn)
-        if isinstance(target, Refusal) and self.local.endpoints.burst_pool(context.model).ready:
-            target = self._burst_target(context, target, now, in_turn=in_turn)
+        if isinstance(target, Refusal) and self.burst.may_serve(context.model, target):
+            idle = self._may_leave(context, now)
+            target = self.burst.place(context, now, in_turn=in_turn, idle_elsewhere=idle) or target
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             context.attempts += 1
         return target
-
-    def _burst_target(
-        self, context: RequestContext, refusal: Refusal, now: float, *, in_turn: bool
-    ) -> LocalAttempt | Refusal:
-        """Return a burst endpoint for a request that has no target; the refusal if it is not worth its price."""
-        if refusal.reason not in (_SATURATED, Reason.NONE_READY):
-            return refusal
-        idle = self._may_leave(context, now)
-        return self.burst.place(context, refusal, now, in_turn=in_turn, idle_elsewhere=idle) or refusal
 
     def has_other_target(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
         """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.

@@ -21,7 +21,6 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.kinds.regions import BurstPool
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
@@ -35,7 +34,6 @@ from tests.support.examples import examples
 from tests.support.planet import MODEL, policy
 
 OWN, BURST = ("own-0", "own-1"), ("burst-0", "burst-1")
-FULL = Refusal(Reason.SATURATED, "")
 prices = st.builds(
     BurstPool,
     st.just((MODEL,)),
@@ -141,7 +139,7 @@ class RegionOfTwo:
     def arrive(self, *, in_turn: bool) -> None:
         context, free = self.context(), self.free_by_hand()
         # As the router does with and without a place in the queue, and even where the region's own place was not asked.
-        attempt = self.burst.place(context, FULL, self.now, in_turn=in_turn, idle_elsewhere=False)
+        attempt = self.burst.place(context, self.now, in_turn=in_turn, idle_elsewhere=False)
         if attempt is not None:
             assert free == 0
             assert attempt.endpoint.spec.burst

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import BurstPool
-from penstock.routing.burst import (
+from penstock.pools.burst import (
     BurstStart,
     BurstUse,
     Otherwise,
