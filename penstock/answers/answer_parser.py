@@ -46,7 +46,6 @@ _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 _BOM: Final = b"\xef\xbb\xbf"
-_BEGINNING: Final = re.compile(rb'"role"|"content": ?""')
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
 _NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
@@ -238,6 +237,8 @@ class AnswerParser:
         if count >= 0:
             self.delivered += count
             self._last = part
+            if count and self.is_beginning:
+                self.is_beginning = False
             return part
         if self._reducer is not None:
             part_of_record, rest = self._feed_reducer(part)
@@ -250,8 +251,7 @@ class AnswerParser:
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
-        is_inside = self.begun and not self.is_beginning
-        return is_inside and not self._splitter.rest and not self._id_records and self._reducer is None
+        return self.begun and not self._splitter.rest and not self._id_records and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -278,9 +278,8 @@ class AnswerParser:
         if name == b"error":
             self.error = self.error or named_error(data)
         if not (self._id_records or self._must_parse(data)):
-            # The first event of a chat only has its role.
-            adds = not (first and _BEGINNING.search(data))
-            self.delivered += adds and (not self._format.delta_mark or data.find(self._format.delta_mark) >= 0)
+            adds = not self._format.delta_mark or data.find(self._format.delta_mark) >= 0
+            self.delivered += adds and not self.is_beginning
             self._last = event
             return False
         if self._id_records:
@@ -309,8 +308,7 @@ class AnswerParser:
                 self._usage, has_choices = read
                 if has_choices:
                     self._final_at = -1
-                    # The first event of a chat only has its role.
-                    self.delivered += self.delivered > 0 or not _BEGINNING.search(data)
+                    self.delivered += not self.is_beginning
                     self._last, self._reported_at = b"data: " + data, self.delivered
                     return False
                 self._final_at = self.delivered

@@ -199,6 +199,41 @@ def test_an_unknown_or_broken_coding_ends_the_reading_only() -> None:
         assert (reader.usage, reader.ended, reader.undecided) == (None, False, False)
 
 
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+OUTPUTS = [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{"index": 0}]}, {"refusal": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("route", "announced", "then"),
+    [
+        (CHAT, [ROLE], delta()),
+        (CHAT, [{"choices": []}], delta()),
+        (MESSAGES, [{"type": "message_start"}, {"type": "content_block_start"}], {"type": "content_block_delta"}),
+        (
+            RESPONSES,
+            [{"type": f"response.{kind}", "response": {"id": "r"}} for kind in ("created", "in_progress")],
+            {"type": "response.output_text.delta"},
+        ),
+        (CHAT, [ROLE], {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+        (CHAT, [ROLE], "[DONE]"),
+        (CHAT, [], {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}),
+        *((CHAT, [], {"choices": [{"index": 0, "delta": {"role": "assistant", **output}}]}) for output in OUTPUTS),
+        (CHAT, [], {"choices": [{"index": 0, "text": "a"}]}),
+        (CHAT, [], {"type": "progress"}),
+        (CHAT, [], "no JSON"),
+    ],
+)
+def test_events_that_only_announce_an_answer_decide_nothing(route: Route, announced: list[Any], then: Any) -> None:
+    reader = parser(route)
+    for each in announced:
+        reader.feed(event(each))
+        assert reader.undecided
+    assert not reader.delivered
+    reader.feed(event(then))
+    assert not reader.undecided
+    assert reader.error is None
+
+
 def test_anthropic_counts_cached_tokens_as_input_and_the_last_output() -> None:
     usage = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 1}
     events = (
@@ -445,7 +480,6 @@ def test_an_event_without_end_is_bounded_and_forwarded() -> None:
 def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
     reader = parser()
     reader.feed(event(delta("")))
-    reader.is_beginning = False
     body = event(delta("a"))
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
     assert reader.skim_chunk(chunk, chunk.find(b"\n") + 1)
