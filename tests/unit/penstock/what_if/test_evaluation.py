@@ -173,16 +173,16 @@ class TestEvaluateDemand:
             assert found.gpu_cost_per_hour == pytest.approx(alone.gpu_cost_per_hour), "as owned slots alone"
             assert evaluate_demand(PLANET, demand, [pool]).totals.burst_per_s == 0.0, "without a price"
 
-    def test_slots_for_most_of_a_day_and_burst_for_its_peak_cost_least(self) -> None:
+    def test_burst_saves_much_in_a_rush_and_little_at_the_peak_of_an_even_day(self) -> None:
         model = msgspec.structs.replace(PLANET.models[SMALL], scaling=Scaling(slots_per_endpoint=16))
         region = msgspec.structs.replace(PLANET.regions["jp-tok"], burst=(BurstPool((SMALL,), 0.00013),))
         policy = msgspec.structs.replace(
             PLANET, models=PLANET.models | {SMALL: model}, regions=PLANET.regions | {"jp-tok": region}
         )
         day = [45.0 - 35.0 * cos(2.0 * pi * (hour - 3) / 24) for hour in range(24)]
-        day[20] = day[21] = 80.0
+        rush = [*day[:20], 160.0, 160.0, *day[22:]]
 
-        def cost(endpoints: int) -> float:
+        def cost(day: list[float], endpoints: int) -> float:
             pool = Capacity("jp-tok", SMALL, 16 * endpoints, 2.0, burst_slots=400)
             found = [
                 evaluate_demand(policy, [DemandGroup("jp-tok", "open", "JP", SMALL, rate)], [pool]).totals
@@ -191,9 +191,8 @@ class TestEvaluateDemand:
             assert not any(each.refused_per_s for each in found)
             return endpoints * 2.5 * 24 + sum(each.burst_cost_per_hour for each in found)
 
-        for_the_peak, fewer, few = (cost(endpoints) for endpoints in (11, 9, 5))
-        assert for_the_peak == 11 * 2.5 * 24, "which needs no burst endpoint"
-        assert 0.85 * for_the_peak < fewer < 0.9 * for_the_peak < few
+        assert [round(cost(rush, endpoints)) for endpoints in (20, 9, 5)] == [1200, 731, 816]
+        assert [round(cost(day, endpoints)) for endpoints in (10, 9)] == [600, 566]
 
     def test_gpu_cost_is_that_of_the_gpus_of_an_endpoint_and_of_its_slots(self) -> None:
         scaling = Scaling(gpus_per_endpoint=4.0, slots_per_endpoint=16)
