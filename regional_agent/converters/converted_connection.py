@@ -65,6 +65,7 @@ async def open_converted(
         if refusal is None:
             return pool.take(attempt.address) or await pool.connect(attempt.address, connect_timeout_s)
     connection = UpstreamConnection(_NoPool(), pool.batcher, attempt.address)
+    connection.host_line = pool.host_line(attempt.address)
     connection.connection_made(_ConverterTransport(pool, attempt, connection, refusal))
     return connection
 

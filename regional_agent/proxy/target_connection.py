@@ -95,7 +95,6 @@ class TargetConnection:
         ledger = self._proxy.recorder.ledger
         if ledger is not None and not context.is_in_ledger:
             ledger.started(context)
-        host_line = self._pool(attempt).host_line(attempt.address)
         request = attempt.request_for_target(self._request)
         # Joined, since `%` takes four times as long.
         parts: list[bytes | bytearray] = [
@@ -103,7 +102,7 @@ class TargetConnection:
             b" ",
             request.target,
             b" HTTP/1.1\r\n",
-            host_line,
+            connection.host_line,
             agent_lines(request, context, self._proxy.via, now),
             request.upstream_lines or client_lines(request, context, self._client),
             attempt.target_lines,

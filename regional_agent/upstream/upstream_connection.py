@@ -68,6 +68,8 @@ class UpstreamConnection(UpstreamTransport):
         """The TLS settings of the address when the connection was opened; None for the settings of the pool."""
         self.host = ""
         """The IP address of the server, if `address` has a host name; else empty."""
+        self.host_line = b""
+        """The Host header of requests."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._in_head = True

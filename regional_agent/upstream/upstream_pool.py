@@ -158,7 +158,9 @@ class UpstreamPool(ConnectionOwner):
 
     def connection(self, address: Address) -> UpstreamConnection:
         """Return a connection to `address` that this pool owns and that has no transport yet."""
-        return UpstreamConnection(self, self.batcher, address)
+        connection = UpstreamConnection(self, self.batcher, address)
+        connection.host_line = self.host_line(address)
+        return connection
 
     def ip_and_port(self, address: Address) -> str:
         """Return `ip:port` of an address, by the last look-up of its host; empty if no look-up has succeeded."""
