@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, ArrivalRate
 from penstock.fleet.report import DemandReport
 from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
 from penstock.policy.residency import ResidencyClass
+
+MAX_UNSETTLED_S: Final = 2.0
+"""Time (s) after which rates are settled when they are read: twice the interval of reports."""
 
 _Key = TypeVar("_Key")
 
@@ -49,7 +52,7 @@ class DemandMeter:
             rate.arrived += 1
 
     def settle(self) -> None:
-        """Update the rates to the current time, and drop negligible ones; called about once a second."""
+        """Update the rates to the current time, and drop negligible ones; called about once a second by reports."""
         now = self._clock()
         elapsed_s = now - self._settled_at
         if elapsed_s <= 0.0:
@@ -70,6 +73,9 @@ class DemandMeter:
     def _totals(self, model: str) -> tuple[float, float]:
         """The rates of a model: probes need them several times a second for each region, and `settle` alone changes
         them."""
+        if self._clock() - self._settled_at > MAX_UNSETTLED_S:
+            # Reports settle the rates, and there are none without a control plane.
+            self.settle()
         found = self._by_model.get(model)
         if found is None:
             rates = [rate for (name, _), rate in self._rates.items() if name == model]

@@ -56,6 +56,19 @@ def test_drops_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
     assert meter.per_s("m") == 0.0
 
 
+def test_rates_follow_demand_without_reports(meter: DemandMeter, clock: Clock) -> None:
+    run(meter, clock, 60, 10)
+    for _ in range(60):
+        clock.now += 1.0
+        meter.per_s("m")
+    assert meter.per_s("m") < 0.1, "there are no reports without a control plane"
+    for _ in range(60):
+        meter.offered("m", EU, is_batch=True)
+        clock.now += 1.0
+        meter.batch_per_s("m")
+    assert meter.batch_per_s("m") == pytest.approx(1.0, rel=0.1)
+
+
 def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: Clock) -> None:
     meter.offered("m", EU)
     meter.offered("m", ALL)
