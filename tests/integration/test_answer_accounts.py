@@ -768,9 +768,10 @@ async def test_the_answer_of_another_engine_follows_comments(
         assert agent.continued() == {}
 
 
+@pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("last", [b"", b": ping\n\n"], ids=["status", "no event"])
 async def test_comments_are_followed_by_an_error_if_no_engine_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, continues: bool
 ) -> None:
     monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
     forwarded = asyncio.Event()
@@ -789,6 +790,8 @@ async def test_comments_are_followed_by_an_error_if_no_engine_answers(
         engine(pings) as two,
         running_agent(tmp_path, [one.address, two.address]) as agent,
     ):
+        if continues:
+            agent.continue_streams()
         client = await RawClient.connect(agent.traffic)
         client.send(post(body_of(ASKED)))
         await client.head()
@@ -796,11 +799,37 @@ async def test_comments_are_followed_by_an_error_if_no_engine_answers(
         forwarded.set()
         if last:
             assert await client.chunk() == last
-        assert b'"engine_failed"' in await client.chunk()
+        error = await client.chunk()
+        assert b'"engine_failed"' in error
+        assert b"continued" not in error
         assert await client.chunk() == b""
         client.close()
         await until(lambda: agent.counted() == ({"refused": 1} if last else {"engine_cut": 1}))
-        assert (len(one.requests) + len(two.requests), agent.held()) == (2, 0)
+        # A status 400 may be because of the agent's flag.
+        expected = 3 if continues and not last else 2
+        assert (len(one.requests) + len(two.requests), agent.held(), agent.continued()) == (expected, 0, {})
+
+
+async def test_a_stream_of_comments_alone_states_that_the_agent_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    async with (
+        engine(streams(b": ping\n\n", ends=False)) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
+        agent.continue_streams()
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        assert await client.chunk() == b": ping\n\n"
+        (exchange,) = agent.proxy.active
+        exchange.shut_down()
+        assert b'"message":"the agent stops","type":"server_error","param":null,"code":"shutting_down"' in (
+            await client.chunk()
+        )
+        client.close()
+        assert (agent.counted(), agent.held(), agent.continued()) == ({"shutdown": 1}, 0, {})
 
 
 async def test_another_region_answers_after_the_comments_of_one_that_gives_up(

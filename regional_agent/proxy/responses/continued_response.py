@@ -207,7 +207,9 @@ class ContinuedResponse:
         return True
 
     def not_moved(self, refusal: Refusal) -> Refusal:
-        """The failure for the client if no target continues the answer."""
+        """The failure for the client if no target continues the answer; the refusal of an answer that has not begun."""
+        if not self.has_begun:
+            return refusal
         failure = self._refuse(refusal.detail, ContinuationOutcome.NO_TARGET)
         return failure if refusal.reason in _OF_CAPACITY else Refusal(refusal.reason, failure.detail)
 

@@ -253,7 +253,7 @@ class RelayedResponse:
         return False
 
     def not_moved(self, refusal: Refusal) -> Refusal:
-        """The failure for the client if no target accepts the rest of the response. Not called, since none is asked."""
+        """The failure for the client if no target accepts a request of which it has comments alone."""
         return refusal
 
     def end_early(self, failure: Refusal) -> bool:
