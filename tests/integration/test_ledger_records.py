@@ -193,9 +193,11 @@ async def test_the_gpu_time_of_a_regions_endpoints_is_recorded_by_class(tmp_path
     async with (
         engine(streams) as gpu,
         engine(streams) as other,
-        running_agent(tmp_path, [gpu.address, other.address], ledger=ledger) as agent,
+        running_agent(
+            tmp_path, [gpu.address, other.address], ledger=ledger, burst=[{"url": "http://127.0.0.1:1", "slots": 8}]
+        ) as agent,
     ):
-        _, lost = agent.endpoints.every()
+        _, lost, _ = agent.endpoints.every()
         lost.view.ready = False
         recorder = CapacityRecorder(
             ledger,

@@ -99,6 +99,21 @@ def test_an_endpoint_that_stays_down_does_not_exist_and_is_to_be_replaced() -> N
     assert recommend(by, snapshot(DEAD_S + 2.0, 25.0, down=1), DEAD_S + 2.0).dead == (), "it was back meanwhile"
 
 
+def test_burst_endpoints_neither_exist_nor_have_to_be_replaced_or_drained() -> None:
+    by = Recommender()
+    gone = EndpointReport("burst-1", "h:1", ("m",), "", "", EndpointCondition.DOWN, 8, 0, is_burst=True)
+    for now in range(0, int(2 * STABLE_S), 100):
+        at = snapshot(now, 6.0)
+        agents = {
+            key: replace(held, report=replace(held.report, endpoints=(gone, *(held.report.endpoints or ()))))
+            for key, held in at.agents.items()
+        }
+        row = recommend(by, replace(at, agents=agents), now)
+    assert (row.endpoints, row.dead) == (4, ())
+    assert row.desired_endpoints < 4
+    assert "burst-1" not in row.drain
+
+
 def test_a_lower_number_follows_after_a_while_and_names_what_to_drain() -> None:
     by = Recommender()
     assert recommend(by, snapshot(0.0, 25.0), 0.0).desired_endpoints == 4
