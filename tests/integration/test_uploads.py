@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import tempfile
 import time
 from hashlib import md5
 from pathlib import Path
@@ -20,7 +21,7 @@ from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import LIFETIME_S
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.upload_store import UploadStore
-from regional_agent.jobs.uploads import completions, input_file, received_files
+from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
 from tests.integration.test_batches import serving
 from tests.support.jobs import JobClient, embeds, job_store, request_line
 from tests.support.jobs import input_file as lines_of
@@ -130,6 +131,21 @@ async def test_a_refused_completion_names_the_lines_and_leaves_the_upload_as_it_
 
         store = [path for path in (tmp_path / "store").rglob("file-data/*/*") if path.is_file()]
         await until(lambda: len(store) == 1)
+
+
+async def test_a_host_without_space_for_temporary_files_refuses_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom_ids, "MEMORY_BYTES", 100)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        uploads, content = Uploader(client), lines_of(1000)
+        upload = await uploads.created(content)
+        parts = await uploads.parts(upload, content)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+        for refused in (await client.upload(content), await uploads.complete(upload, parts)):
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        assert (await uploads.complete(upload, parts)).status_code == 200
 
 
 async def test_what_an_upload_may_be_is_limited(tmp_path: Path) -> None:

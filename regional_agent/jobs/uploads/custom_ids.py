@@ -9,6 +9,8 @@ from math import ceil
 from tempfile import SpooledTemporaryFile
 from typing import Final
 
+from adapters.object_store.object_store import StoreUnavailable
+
 PARTITIONS: Final = 64
 """A file of digests is divided by digest."""
 
@@ -35,9 +37,12 @@ class CustomIds:
         ]
 
     def add(self, custom_id: str, line: int) -> None:
-        """Add the identifier of a line."""
+        """Add the identifier of a line. Raises StoreUnavailable if the host has no space for temporary files."""
         digest = blake2b(custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
-        self._partitions[digest[0] % PARTITIONS].write(_ENTRY.pack(digest, line))
+        try:
+            self._partitions[digest[0] % PARTITIONS].write(_ENTRY.pack(digest, line))
+        except OSError as error:
+            raise StoreUnavailable(f"identifiers of an input file cannot be kept: {error}") from None
 
     def first_repeated(self) -> tuple[int, int] | None:
         """Return the first line whose identifier an earlier line has, and that line; None if there is none."""
