@@ -40,15 +40,20 @@ class Readiness:
 
         An agent without endpoints forwards the requests of its region's clients, and is ready while it can forward. An
         agent whose endpoints are all unready is not ready: a load balancer can send clients directly to another region.
-        An agent whose endpoints sleep is ready, since only requests wake them.
+        An agent whose endpoints sleep is ready, since only requests wake them. Burst endpoints make an agent ready only
+        while no other region serves.
         """
         if self._config.policy is None:
             return self._config.no_policy_reason()
         if any(pool.ready for pool in self._endpoints.pools.values()) or self._can_wake():
             return None
-        if any(True for _ in self._endpoints.every()) or not self._endpoints.sources.discovery.has_answered():
+        elsewhere = self._other_region_serves()
+        if not elsewhere and self._endpoints.is_any_burst_ready():
+            return None
+        own = any(not endpoint.spec.burst for endpoint in self._endpoints.every())
+        if own or not self._endpoints.sources.discovery.has_answered():
             return "no endpoint is ready"
-        return None if self._other_region_serves() else "there is no endpoint, and no other region serves"
+        return None if elsewhere else "there is no endpoint, and no other region serves"
 
     def weight(self) -> float:
         """Return the part (0-1) of its usual clients that this region should attract: 0 while it is drained, below 1 on

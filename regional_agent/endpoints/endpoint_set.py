@@ -145,6 +145,10 @@ class EndpointSet:
         """Return the burst endpoints of a model, which are in no other pool."""
         return self._pools.burst.get(model, _EMPTY)
 
+    def is_any_burst_ready(self) -> bool:
+        """Whether a burst endpoint may receive requests."""
+        return any(pool.ready for pool in self._pools.burst.values())
+
     def is_known(self, model: str) -> bool:
         """Whether an endpoint is configured for a model."""
         return model in self._pools.own

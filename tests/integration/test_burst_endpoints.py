@@ -13,11 +13,13 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.ledger.ledger_record import RecordKind
 from penstock.policy.geography import Location
 from penstock.policy.kinds.regions import BurstPool
 from penstock.routing.reasons import Reason
+from regional_agent.readiness import Readiness
 from regional_agent.routing.burst_targets import IDLE_REGION_S
 from regional_agent.routing.explain_service import ExplainService
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
@@ -239,6 +241,20 @@ async def test_a_region_without_a_ready_endpoint_uses_it(tmp_path: Path) -> None
             use_price(agent, PRICE)
             answer = await ask(agent)
             assert (answer.status, json.loads(answer.body)) == (200, {"ok": 1})
+            for other_region_serves in (True, False):
+                readiness = Readiness(agent.config, agent.endpoints, lambda serves=other_region_serves: serves)
+                assert readiness.not_ready_reason() is None
+
+
+@pytest.mark.parametrize(("elsewhere", "reason"), [(True, "no endpoint is ready"), (False, None)])
+async def test_clients_are_sent_to_another_region_before_a_dead_one_pays(
+    tmp_path: Path, elsewhere: bool, reason: str | None
+) -> None:
+    async with ServerlessEndpoint() as burst, full_region(tmp_path, [burst]) as (agent, _, _):
+        own = next(each for each in agent.endpoints.every() if not each.spec.burst)
+        for _ in range(3):
+            own.probed(ProbeOutcome.UNREADY)
+        assert Readiness(agent.config, agent.endpoints, lambda: elsewhere).not_ready_reason() == reason
 
 
 async def test_requests_that_another_region_sends_by_plan_use_it_and_count_as_forwarded(tmp_path: Path) -> None:
