@@ -38,7 +38,8 @@ class PrefixPublisher:
         at, sketch = self._sketches.get(region, (-INTERVAL_S, b""))
         if now - at < INTERVAL_S:
             return sketch
-        views = {endpoint.name: endpoint.view for endpoint in self._endpoints.every()}
+        own = [endpoint for endpoint in self._endpoints.every() if not endpoint.spec.burst]
+        views = {endpoint.name: endpoint.view for endpoint in own}
         waits_s = {}
         for key in self._hot.hottest(region, MAX_ENTRIES, now):
             holders = [views[name] for name in self._affinity.holders(key, now) if name in views]

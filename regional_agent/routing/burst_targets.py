@@ -125,10 +125,10 @@ class BurstTargets:
         attempt.burst = BurstUse(server, terms.cost_per_second, usual_s, now, ended)
         server.sent(start.cold_s, now)
         self.requests[model] += 1
-        if start.cold_s:
-            # The time of the first byte is that of the cold start, and not the speed of the engine.
-            attempt.ahead_s = 0.0
-            attempt.prefill_over_at += start.cold_s
+        # The provider starts and stops servers: times of requests show no speed, and any request may wait for a start,
+        # which is no lack of progress.
+        attempt.queued = True
+        attempt.prefill_over_at += server.cold_start_s(terms)
         return attempt
 
     def _ended(self, model: str, used_s: float, cost: float) -> None:
