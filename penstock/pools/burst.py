@@ -110,6 +110,8 @@ class ServerState:
         self._starts = ColdStarts()
         self._used_at = -inf
         self._starting_since: float | None = None
+        self._awaiting = 0
+        """Requests that were sent and whose response has not begun."""
 
     def cold_start_s(self, terms: BurstPool) -> float:
         """The expected duration (s) of a cold start: the longest of the last five, or that of the policy."""
@@ -129,11 +131,13 @@ class ServerState:
 
     def sent(self, cold_s: float, now: float) -> None:
         """Record that a request is sent, which waits for the server for `cold_s` (s, expected)."""
+        self._awaiting += 1
         if cold_s and self._starting_since is None:
             self._starting_since = now
 
     def began(self, usual_s: float, now: float) -> None:
         """Record the first byte of a response, which takes `usual_s` (s) on a server that runs."""
+        self._awaiting -= 1
         if self._starting_since is not None:
             self._starts.add(max(0.0, now - self._starting_since - usual_s))
             self._starting_since = None
@@ -144,7 +148,9 @@ class ServerState:
         if began:
             self._used_at = now
         else:
-            self._starting_since = None
+            self._awaiting -= 1
+            if not self._awaiting:
+                self._starting_since = None
 
 
 class BurstUse:

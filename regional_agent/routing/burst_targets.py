@@ -19,6 +19,7 @@ from penstock.pools.burst import (
     precedes_spillover,
     why_not,
 )
+from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.requests.request_context import RequestContext
@@ -142,18 +143,22 @@ class BurstTargets:
         if not pool.ready and known is not None:
             # A model on demand wakes although the request is served.
             local.may_become_ready(known, context.max_wait_s)
+        excluded = excluded_endpoints(pool, context)
         wait_s = own_s = self._wait_s(model)
-        if in_turn and pool.slots:
+        if not context.busy_endpoints and not local.has_another(context, excluded):
+            # No slot helps a request that no endpoint of the region can serve, or that has failed at each of them.
+            wait_s = own_s = inf
+        elif in_turn and pool.slots:
             # The head of the queue waits for one slot, and what it saves are the waits of all behind it.
             own_s = pool.service_s / pool.slots
             wait_s = max(own_s, wait_s - own_s)
         left_s = context.deadline_at - now
         if own_s > min(context.received_at + context.max_wait_s - now, left_s):
             wait_s = inf
-        return Otherwise(self._free(model), wait_s, left_s)
+        return Otherwise(self._free(model, excluded), wait_s, left_s)
 
-    def _free(self, model: str) -> int:
-        return free_slots(self._local.endpoints.pool(model).views)
+    def _free(self, model: str, excluded: frozenset[str] = NO_ENDPOINTS) -> int:
+        return free_slots(view for view in self._local.endpoints.pool(model).views if view.name not in excluded)
 
     def _wait_s(self, model: str) -> float:
         pool = self._local.endpoints.pool(model)

@@ -28,7 +28,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, limit_queue
 from tests.support.planet import MODEL, plan
 from tests.support.serverless import ServerlessEndpoint
-from tests.support.sockets import RawClient, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 PRICE = BurstPool((MODEL,), cost_per_second=0.5, cold_start_s=0.01, idle_s=60.0)
@@ -285,3 +285,16 @@ async def test_residency_holds_for_it(tmp_path: Path) -> None:
             agent.config.policy = replace(agent.config.policy, anonymous_tenant="open")
             assert (await ask(agent)).status == 200
             assert len(burst.targets) == 1
+
+
+async def test_free_slots_of_an_endpoint_at_which_a_request_failed_are_not_free_for_it(tmp_path: Path) -> None:
+    async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with ServerlessEndpoint() as burst, engine(fails) as own:
+        entry = {"url": burst.url, "slots": 4}
+        async with running_agent(tmp_path, [own.address], burst=[entry]) as agent:
+            use_price(agent, PRICE)
+            assert (await ask(agent)).status == 200
+            assert len(own.requests) == 1
+        assert burst.targets == ["/v1/chat/completions"]

@@ -251,6 +251,34 @@ async def test_two_agents_that_complete_an_upload_make_one_file_and_a_cancellati
         assert len((await client.http.get("/v1/files")).json()["data"]) == 1
 
 
+async def test_an_agent_that_finds_no_parts_since_another_completed_the_upload_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, has_come, may_list = UploadStore.parts, asyncio.Event(), asyncio.Event()
+
+    async def held(self: UploadStore, paths: Any) -> Any:
+        if not has_come.is_set():
+            has_come.set()
+            await may_list.wait()
+        return await lists(self, paths)
+
+    monkeypatch.setattr(UploadStore, "parts", held)
+    store, content = job_store(tmp_path / "store"), request_line("a")
+    async with (
+        engine(embeds) as gpu,
+        serving(tmp_path / "1", gpu, job_store=store) as (_, client),
+        serving(tmp_path / "2", gpu, job_store=store) as (_, other),
+    ):
+        upload = await Uploader(client).created(content)
+        parts = await Uploader(client).parts(upload, content)
+        late = asyncio.create_task(Uploader(client).complete(upload, parts))
+        await has_come.wait()
+        first = await Uploader(other).complete(upload, parts)
+        may_list.set()
+        found = await late
+        assert (found.status_code, found.json()) == (200, first.json())
+
+
 async def test_an_upload_that_is_not_completed_is_deleted_with_what_a_late_url_wrote(tmp_path: Path) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
         uploads = Uploader(client)

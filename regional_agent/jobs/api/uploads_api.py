@@ -108,7 +108,15 @@ class UploadsApi:
             problem = await self._store.uploads.take_problem(paths, asked)
             if problem is not None:
                 raise BadInput(problem.status, problem.code, problem.message, problem.param)
-            if not await self._completions.run(self._store, paths, record, asked, self._limits):
+            try:
+                has_ended = await self._completions.run(self._store, paths, record, asked, self._limits)
+            except BadInput:
+                end = await self._store.uploads.find_end(paths)
+                if end is None or end.part_ids != asked.part_ids:
+                    raise
+                # Another agent has completed the upload meanwhile, and deleted the parts that this one was to read.
+                has_ended = True
+            if not has_ended:
                 return await self._shown(record, status=202)
         return await self._shown(record)
 

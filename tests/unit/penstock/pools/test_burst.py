@@ -89,3 +89,14 @@ def test_a_start_that_fails_is_expected_again_and_not_learned() -> None:
     server.sent(30.0, 0.0)
     use.ended(5.0)
     assert server.runs_in_s(TERMS, 0, 5.0) == 30.0
+
+
+def test_a_client_that_leaves_a_starting_server_does_not_hide_the_start_from_the_others() -> None:
+    server = ServerState()
+    stays, leaves = (BurstUse(server, 0.5, 0.0, 0.0, lambda used_s, cost: None) for _ in range(2))
+    server.sent(30.0, 0.0)
+    server.sent(30.0, 0.0)
+    leaves.ended(5.0)
+    assert server.runs_in_s(TERMS, 1, 10.0) == 20.0
+    stays.began(12.0)
+    assert server.cold_start_s(TERMS) == 12.0
