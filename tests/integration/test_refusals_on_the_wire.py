@@ -121,15 +121,23 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         assert not gpu.requests
 
 
-async def test_of_refusals_by_place_only_those_of_keys_are_evidence(tmp_path: Path) -> None:
+async def test_of_refusals_by_place_only_those_that_a_change_may_cause_to_keys_are_evidence(tmp_path: Path) -> None:
     async with running_agent(tmp_path, [], region="us-east", anonymous="personal") as agent:
         tenants = agent.config.policy.tenants
         personal = replace(tenants["personal"], key_digests=(sha256(b"known").hexdigest(),))
-        agent.config.policy = replace(agent.config.policy, tenants=tenants | {"personal": personal})
-        assert code((await ask(agent)).body) == "misdirected"
-        assert agent.tally.report().ended == 0, "any client could move the evidence"
+        policy = replace(agent.config.policy, tenants=tenants | {"personal": personal})
+        agent.config.policy = policy
         assert code((await ask(agent, "Authorization: Bearer known")).body) == "misdirected"
-        assert agent.tally.report().failed == 1
+        assert agent.tally.report().ended == 0, "a tenant could move the evidence"
+
+        agent.config.policy = replace(policy, residency=())
+        assert code((await ask(agent, "Authorization: Bearer known")).body) != "misdirected"
+        before = agent.tally.report().failed
+        agent.config.policy = policy
+        assert code((await ask(agent)).body) == "misdirected"
+        assert agent.tally.report().failed == before, "any client could move the evidence"
+        assert code((await ask(agent, "Authorization: Bearer known")).body) == "misdirected"
+        assert agent.tally.report().failed == before + 1
 
 
 PATH = b"/v1/chat/completions"

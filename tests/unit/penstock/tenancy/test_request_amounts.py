@@ -37,7 +37,7 @@ def test_the_estimate_is_of_tokens_time_and_money() -> None:
 
 def test_a_request_that_counts_tokens_needs_none() -> None:
     counts = WorkEstimate(
-        "t", "m", ESTIMATE.cost, CostInputs(0, generates=False, uses_tokens=False), ESTIMATE.work, False
+        "t", "m", ESTIMATE.cost, CostInputs(0, answers=False, uses_tokens=False), ESTIMATE.work, False
     )
     assert numbers(estimated_amounts(counts, 2.0, PRICE)) == (1.0, 0.0, 0.0, 0.0, 0.0, 7.0)
 
