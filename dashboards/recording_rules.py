@@ -39,8 +39,15 @@ def _rate(metric: str, *labels: str, where: str = "") -> Recording:
 REQUESTS = _rate("penstock_agent_requests_total", "site", "server", "model", "kind", "outcome")
 TTFT = _rate("penstock_agent_ttft_seconds_bucket", "site", "model", "le")
 REQUEST_SECONDS = _rate("penstock_agent_request_duration_seconds_bucket", "site", "model", "le")
+TTFT_TAIL = Recording(
+    ("site", "model"),
+    "penstock_agent_ttft_seconds:p99_to_p50",
+    f"max by (site, model) (histogram_quantile(0.99, {TTFT.record}))"
+    f" / (max by (site, model) (histogram_quantile(0.5, {TTFT.record})) > 0)",
+)
 WAITS = _rate("penstock_agent_queue_wait_seconds_bucket", "site", "model", "le", where='{outcome="dispatched"}')
 REFUSALS = _rate("penstock_agent_refusals_total", "site", "reason")
+USE_VARIATION = _aggregate("avg", "penstock_agent_pool_use_variation_ratio", "site", "model")
 AWAY = Recording(
     ("site",),
     "penstock_agent_requests_away:ratio_rate1m",
@@ -84,6 +91,11 @@ SHORTFALL = _aggregate("max", "penstock_capacity_shortfall_slots", "region", "mo
 GPU_SECONDS = _rate("penstock_agent_gpu_seconds_total", "site", "tenant", "model")
 TOKENS_IN = _rate("penstock_agent_input_tokens_total", "site", "tenant", "model")
 TOKENS_OUT = _rate("penstock_agent_output_tokens_total", "site", "tenant", "model")
+TOKENS_PER_GPU_SECOND = Recording(
+    ("site", "model"),
+    "penstock_agent_output_tokens:per_gpu_second",
+    f"sum by (site, model) ({TOKENS_OUT.record}) / (sum by (site, model) ({GPU_SECONDS.record}) > 0)",
+)
 GPU_COST = _aggregate("max", "penstock_gpu_hourly_cost", "region", "model")
 EGRESS_COST = _aggregate("max", "penstock_egress_hourly_cost", "origin", "server")
 
@@ -139,8 +151,10 @@ ATTAINED = Recording(
 RECORDINGS = (
     REQUESTS,
     TTFT,
+    TTFT_TAIL,
     REQUEST_SECONDS,
     WAITS,
+    USE_VARIATION,
     REFUSALS,
     AWAY,
     REGION_STATE,
@@ -160,6 +174,7 @@ RECORDINGS = (
     GPU_SECONDS,
     TOKENS_IN,
     TOKENS_OUT,
+    TOKENS_PER_GPU_SECOND,
     GPU_COST,
     EGRESS_COST,
     FAILING_5M,

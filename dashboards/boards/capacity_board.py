@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dashboards.boards.board import Board
 from dashboards.boards.panels import BLUE, GREEN, GREY, ORANGE, RED, Prose, Query, Row, heat, lines
-from dashboards.recording_rules import HOURLY_DEMAND, USUAL_DEMAND
+from dashboards.recording_rules import HOURLY_DEMAND, TOKENS_PER_GPU_SECOND, TTFT_TAIL, USE_VARIATION, USUAL_DEMAND
 
 _SITE = '{site=~"$region"}'
 _POOL = '{region=~"$region",model=~"$model"}'
 _ORIGIN = '{origin=~"$region",model=~"$model"}'
+_SERVED = '{site=~"$region",model=~"$model"}'
 _GPU = "penstock_agent_endpoint_gpu"
 _USE = [(None, GREY), (0.05, BLUE), (0.3, GREEN), (0.8, ORANGE), (0.95, RED)]
 
@@ -77,6 +78,42 @@ CAPACITY = Board(
                         )
                     ],
                     "percentunit",
+                ),
+            ),
+        ),
+        Row(
+            "Evenness and yield",
+            (
+                lines(
+                    Prose(
+                        "How evenly are the endpoints of a pool used?",
+                        "Coefficient of variation of the used share of slots among ready endpoints; 0 is even.",
+                        "Above 0.5 under load: sessions or cached prefixes bind work to few endpoints, some are slower"
+                        " (they get less), or the shared load is down.",
+                    ),
+                    [Query(f"{USE_VARIATION.record}{_SERVED}", "{{site}} {{model}}")],
+                    "short",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "How much longer do the slowest responses take to begin?",
+                        "99th percentile of the time to the first byte, divided by its median.",
+                        "Growing: queues, uneven endpoints (panel beside), or a mix of short and long prompts.",
+                    ),
+                    [Query(f"{TTFT_TAIL.record}{_SERVED}", "{{site}} {{model}}")],
+                    "short",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "How many tokens does a GPU second yield?",
+                        "Generated tokens per second in which a GPU was busy with requests.",
+                        "Falling: smaller batches, longer prompts, or throttled GPUs; see the heat maps.",
+                    ),
+                    [Query(f"{TOKENS_PER_GPU_SECOND.record}{_SERVED}", "{{site}} {{model}}")],
+                    "short",
+                    span=8,
                 ),
             ),
         ),

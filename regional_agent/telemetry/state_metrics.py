@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import inf
+from math import inf, sqrt
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -45,6 +45,19 @@ def _objective_requests(state: AgentState) -> Values:
         for measure, tally in tallies.items():
             yield (model, measure.value, "true"), tally.within
             yield (model, measure.value, "false"), tally.answers - tally.within
+
+
+def _use_variations(state: AgentState) -> Values:
+    used = defaultdict[str, list[float]](list)
+    for endpoint in state.endpoints.every():
+        view = endpoint.view
+        if view.ready and not view.draining and view.slots and not endpoint.spec.burst:
+            for model in endpoint.models:
+                used[model].append(view.in_flight / view.slots)
+    for model, shares in used.items():
+        mean = sum(shares) / len(shares)
+        if mean > 0.0 and len(shares) > 1:
+            yield (model,), sqrt(sum((share - mean) ** 2 for share in shares) / len(shares)) / mean
 
 
 def _segment_age(state: AgentState) -> float:
@@ -89,6 +102,12 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...], Read]]] = {
         "1 if a changed file of this kind was rejected, so that its last valid content stays in force; else 0.",
         ("file",),
         lambda state: (((kind,), bool(problem)) for kind, problem in state.file_problems().items()),
+    ),
+    "pool_use_variation_ratio": (
+        "Standard deviation of the used share of slots among the ready endpoints of a model, relative to its mean; no"
+        " series without requests, or with fewer than two endpoints.",
+        ("model",),
+        _use_variations,
     ),
     "slo_target_ratio": (
         "Target share (0-1) of requests that meet a service objective, by model and measure.",

@@ -60,6 +60,7 @@ AGENT_CONTRACT = {
     "forwarded_residency_refusals": ("counter", set()),
     "requests_in_flight": ("gauge", {"model"}),
     "requests_queued": ("gauge", {"model"}),
+    "pool_use_variation_ratio": ("gauge", {"model"}),
     "ttft_seconds": ("histogram", {"model"}),
     "request_duration_seconds": ("histogram", {"model"}),
     "queue_wait_seconds": ("histogram", {"model", "outcome"}),
@@ -475,6 +476,21 @@ def test_an_endpoint_can_be_removed(agent: AgentMetrics) -> None:
     assert value(agent, "endpoint_ready", {"endpoint": "gpu-1"}) == 1
     agent.use_state(state_sample(), {})
     assert "gpu-1" not in agent.render().decode()
+
+
+def test_variation_of_use_is_that_of_ready_endpoints_of_the_model(agent: AgentMetrics) -> None:
+    def used(in_flight: int, slots: int = 4, **changes: object) -> Any:
+        endpoint = endpoint_sample(f"gpu-{in_flight}", models=("llama",))
+        endpoint.view.in_flight, endpoint.view.slots = in_flight, slots
+        vars(endpoint.view).update(changes)
+        return endpoint
+
+    agent.use_state(state_sample(used(3), used(2, slots=8), used(0, ready=False), used(1, draining=True)), {})
+    assert value(agent, "pool_use_variation_ratio", {"model": "llama"}) == pytest.approx(0.5)
+    agent.use_state(state_sample(used(4)), {})
+    assert value(agent, "pool_use_variation_ratio", {"model": "llama"}) is None
+    agent.use_state(state_sample(used(0), used(0)), {})
+    assert value(agent, "pool_use_variation_ratio", {"model": "llama"}) is None
 
 
 def test_a_configuration_never_received_is_infinitely_old(agent: AgentMetrics) -> None:
