@@ -13,6 +13,7 @@ from dashboards.boards.agents_board import AGENTS
 from dashboards.boards.capacity_board import CAPACITY
 from dashboards.boards.control_plane_board import CONTROL_PLANE
 from dashboards.boards.fleet_board import FLEET
+from dashboards.boards.jobs_board import JOBS
 from dashboards.boards.pools_board import POOLS
 from dashboards.boards.region_board import REGION
 from dashboards.boards.residency_board import RESIDENCY
@@ -22,7 +23,7 @@ from dashboards.notifications import alertmanager_file
 from dashboards.recording_rules import RECORDINGS
 from dashboards.rules import rules_file
 
-BOARDS = (FLEET, REGION, POOLS, CAPACITY, RESIDENCY, SPILLOVER, TENANTS, CONTROL_PLANE, AGENTS)
+BOARDS = (FLEET, REGION, POOLS, CAPACITY, RESIDENCY, SPILLOVER, TENANTS, JOBS, CONTROL_PLANE, AGENTS)
 
 GENERATED = Path(__file__).parent / "generated"
 

@@ -61,6 +61,7 @@ from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.without_leader import full_rate
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
+from regional_agent.result_cache.result_cache_metrics import HIT
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -546,6 +547,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)
     metrics.decided(0.00003)
+    metrics.result_cache.requests.labels(HIT).inc()
     request = WorkEstimate(
         "acme", "m", Cost(CostUnit.TOKEN, 0.0, 0.01), CostInputs(400), Work(0.0, 1.0), streaming=True
     )
