@@ -118,6 +118,70 @@ CAPACITY = Board(
             ),
         ),
         Row(
+            "Models on demand and standby regions",
+            (
+                lines(
+                    Prose(
+                        "How long does a model take to load?",
+                        "Seconds from a request for a model of which every endpoint sleeps until one is ready: the"
+                        " longest of the last five, or `cold_start_s` of the policy.",
+                        "Growing: weights come over the network. Longer than clients wait: keep one endpoint awake.",
+                    ),
+                    [Query(f"max by (site, model) (penstock_agent_cold_start_seconds{_SERVED})", "{{site}} {{model}}")],
+                    "s",
+                ),
+                lines(
+                    Prose(
+                        "How often do endpoints wake and sleep?",
+                        "Attempts of 10 minutes to wake an endpoint or to let one sleep, by result.",
+                        "Failed: runbook of PenstockWakeFails. Wake and sleep in turn: raise `idle_s`.",
+                    ),
+                    [
+                        Query(
+                            "sum by (site, model, action, result)"
+                            f" (increase(penstock_agent_wake_attempts_total{_SERVED}[10m]))",
+                            "{{site}} {{model}} {{action}} {{result}}",
+                        )
+                    ],
+                    "short",
+                ),
+                lines(
+                    Prose(
+                        "Which models lose their memory to others?",
+                        "Evictions of 10 minutes by the model that left; dashed the seconds in which a model needed"
+                        " memory and none had room.",
+                        "Again and again: memory for one more model is missing. Runbook of PenstockModelWithoutRoom.",
+                    ),
+                    [
+                        Query(
+                            f"sum by (site, model) (increase(penstock_agent_evictions_total{_SERVED}[10m]))",
+                            "{{site}} {{model}} evicted",
+                        ),
+                        Query(
+                            "max by (site, model)"
+                            f" (increase(penstock_agent_model_without_room_seconds_total{_SERVED}[10m]))",
+                            "{{site}} {{model}} without room (s)",
+                            dashed=True,
+                        ),
+                    ],
+                    "short",
+                ),
+                lines(
+                    Prose(
+                        "How long do standby regions take to take over?",
+                        "Seconds of the current or last takeover until the endpoints that the loss asks for were ready,"
+                        " and until the lost regions were back; dashed 1 while a takeover lasts.",
+                        "No `ready` for longer than a cold start: the autoscaler does not follow; `penstock capacity`.",
+                    ),
+                    [
+                        Query("max by (stage) (penstock_standby_takeover_seconds)", "{{stage}}"),
+                        Query("max(penstock_standby_takeover)", "in takeover", dashed=True),
+                    ],
+                    "s",
+                ),
+            ),
+        ),
+        Row(
             "Order and return",
             (
                 lines(

@@ -57,6 +57,7 @@ from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
+from penstock.scaling.standby import Takeover
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.without_leader import full_rate
 from regional_agent.http.connection_counts import ConnectionCounts
@@ -67,7 +68,7 @@ from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutc
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.agent_state import endpoint_sample, state_sample
+from tests.support.agent_state import endpoint_sample, on_demand_sample, state_sample
 
 RULES = GENERATED / "rules.yaml"
 
@@ -490,6 +491,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.usage.use_names(["acme"], {"m": 1.0})
     metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
     metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
+    metrics.on_demand.models = on_demand_sample("m")
     peer = SimpleNamespace(health=SimpleNamespace(state=restless), rtt_s=0.02)
     state = state_sample(
         GPU,
@@ -584,6 +586,7 @@ def leader() -> ControlPlaneMetrics:
     metrics.show_rollout(Phase.CANARY)
     metrics.cost.show({("eu-de", "m"): 12.0}, {("eu-de", "eu-es"): 0.5})
     metrics.capacity.show([Recommendation("eu-de", "m", 4, 4, 6, Cause.DEMAND, None, 5.0, 9.0, 360.0)])
+    metrics.capacity.show_takeover(Takeover(("eu-es",), 0.0, ready_after_s=90.0))
     metrics.internal.snapshot_age.set(0.5)
     return metrics
 

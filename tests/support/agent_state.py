@@ -11,6 +11,7 @@ from penstock.cost.work import Speed
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import EjectionState
 from penstock.health.region_health import RegionState
+from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 
 SPEED = Speed(0.0, 1.0, 1.0, 0.02)
@@ -53,6 +54,16 @@ def endpoint_sample(
         "spec": SimpleNamespace(accelerator="h100", burst=False),
     }
     return SimpleNamespace(name=name, now=lambda: signal_age_s, **(fields | changes))
+
+
+def on_demand_sample(model: str) -> Any:
+    """Return what metrics read of models on demand, of which `gpu-1` sleeps."""
+    return SimpleNamespace(
+        attempts=SimpleNamespace(counts={(model, Action.WAKE, "failed"): 3}, evicted={model: 2}),
+        without_room_s={model: 1.5},
+        cold_starts_s=lambda: {model: 42.0},
+        asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
+    )
 
 
 def state_sample(*endpoints: Any, pools: Mapping[str, int] | None = None, **changes: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from math import inf
 from types import FrameType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -43,14 +43,13 @@ from penstock.scaling.replicas import Cause
 from penstock.scaling.standby import Takeover
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
-from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.versions.quality_metrics import PairResult
-from tests.support.agent_state import NEVER_READ, endpoint_sample, state_sample
+from tests.support.agent_state import NEVER_READ, endpoint_sample, on_demand_sample, state_sample
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -249,15 +248,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
     agent.queues.displaced(0, 1)
     agent.quality.counted("llama-v2", PairResult.FAILED)
-    agent.on_demand.models = cast(
-        Any,
-        SimpleNamespace(
-            attempts=SimpleNamespace(counts={("llama", Action.WAKE, "failed"): 3}, evicted={"llama": 2}),
-            without_room_s={"llama": 1.5},
-            cold_starts_s=lambda: {"llama": 42.0},
-            asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
-        ),
-    )
+    agent.on_demand.models = on_demand_sample("llama")
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.dns.answered("eu.api.example.com", "eu-de")
