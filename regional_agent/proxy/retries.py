@@ -56,7 +56,7 @@ def rejection_of(
         return reason
     if not context.request.body_dropped and attempt.lacks_model(status, context):
         return MODEL_MISSING
-    if status in RETRIED_STATUSES and attempt.may_move(context) and _may_retry(proxy, context, Outcome.ENGINE_ERROR):
+    if status in RETRIED_STATUSES and _may_move(proxy, context, attempt):
         context.reported_error = f"status {status}"
         return ERROR_STATUS
     return None
@@ -76,7 +76,8 @@ def after_rejection(
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
     accepts_in_s = attempt.accepts_in_s if isinstance(attempt, LocalAttempt) else 0.0
-    if accepts_in_s > context.received_at + context.max_wait_s - now and not _has_another(proxy, context, now):
+    left_s = context.received_at + context.max_wait_s - now
+    if accepts_in_s > left_s and not _has_another(proxy, context, context.tried_endpoints, now):
         detail = f"the engine accepts the request in {accepts_in_s:g} s"
         return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
@@ -96,7 +97,7 @@ def after_unexplained(
             attempt.erred(AnswerError(ErrorCause.BUSY, ""))
         attempt.rejected(context, _SATURATED, now)
         return RetryReason.ENGINE_BUSY
-    if attempt.may_move(context) and _may_retry(proxy, context, Outcome.ENGINE_ERROR):
+    if _may_move(proxy, context, attempt):
         context.reported_error = "status 503"
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
@@ -162,12 +163,27 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
     return Refusal(reason, f"{why.value}, and the retry budget is used up", retry_after_s=budget.more_in_s(now))
 
 
-def _has_another(proxy: Proxy, context: RequestContext, now: float) -> bool:
-    """Whether a target is ready that has not rejected a request; for a peer's request, in this region."""
-    tried, router = context.tried_endpoints, proxy.router
+def _has_another(proxy: Proxy, context: RequestContext, tried: frozenset[str], now: float) -> bool:
+    """Whether a target is ready besides the endpoints `tried`; for a peer's request, in this region."""
+    router = proxy.router
     if context.route_context is not None:
         return router.local.has_another(context, tried)
     return router.has_other_target(context, tried, now)
+
+
+def _may_move(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
+    """Whether a request, to which an engine responded with an error, is sent to another target.
+
+    The request of a peer stays if this region has no other endpoint: the client is to receive the engine's response,
+    and this agent cannot know whether the peer has another region.
+    """
+    tried = context.tried_endpoints | {attempt.endpoint_name}
+    return (
+        attempt.is_at_fault()
+        and not context.needs_object
+        and _has_another(proxy, context, tried, proxy.clock())
+        and _may_retry(proxy, context, Outcome.ENGINE_ERROR)
+    )
 
 
 def _may_leave_suspect(proxy: Proxy, context: RequestContext, attempt: Attempt, stall: Stall, now: float) -> bool:

@@ -300,11 +300,9 @@ class LocalAttempt(Placement[Endpoint]):
         """Whether the engine responded with an error that counts against the endpoint."""
         return self.outcome in ENGINE_ERRORS
 
-    def may_move(self, context: RequestContext) -> bool:
-        """Whether a request, to which the engine responded with an error, is sent to another endpoint."""
-        if not self.is_charged or not self._has_sibling(context):
-            return False
-        return not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
+    def is_at_fault(self) -> bool:
+        """Whether the engine responded with an error that the requests of its tenant do not cause everywhere."""
+        return self.is_charged and not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
 
     def _has_sibling(self, context: RequestContext) -> bool:
         """Whether another endpoint of the pool is ready that the request has not tried, and may be sent to."""

@@ -1,4 +1,4 @@
-"""Engines that respond with 5xx before a client has received anything: retried once at a sibling, or forwarded."""
+"""Engines that respond with 5xx before a client has received anything: retried once elsewhere, or forwarded."""
 
 from __future__ import annotations
 
@@ -129,6 +129,38 @@ async def test_a_route_that_is_not_repeatable_forwards_the_error(tmp_path: Path)
         agent.config.policy = replace(agent.config.policy, routes=once)
         assert (await ask(agent, body=request())).body == FAILED
         assert len(one.requests) + len(two.requests) == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_a_request_that_the_only_engine_of_a_region_fails_is_served_by_another_region(
+    tmp_path: Path, status: int
+) -> None:
+    async with (
+        engine(fails(status)) as near,
+        engine(SERVES) as far,
+        running_agent(tmp_path / "server", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "origin", [near.address], peers={"us-east": server.peer}) as origin,
+    ):
+        origin.peers.credits["us-east"] = 8
+        answers = [await ask(origin, body=request(streamed=True)) for _ in range(8)]
+        assert [(each.status, each.headers["x-penstock-region"]) for each in answers] == [(200, "us-east")] * 8
+        assert (origin.counted(), origin.held(), server.held()) == ({"ok": 8}, 0, 0)
+        assert ejected(origin) == 0, "the only engine of a region stays in use"
+
+
+async def test_the_error_of_the_only_engine_of_each_region_is_forwarded(tmp_path: Path) -> None:
+    async with (
+        engine(fails(500)) as near,
+        engine(fails(500)) as far,
+        running_agent(tmp_path / "server", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "origin", [near.address], peers={"us-east": server.peer}) as origin,
+    ):
+        origin.peers.credits["us-east"] = 1
+        for _ in range(2):
+            answer = await ask(origin, body=request())
+            assert (answer.status, answer.body) == (500, FAILED)
+        assert len(far.requests) >= 1
+        assert origin.counted() == {"engine_error": 2}
 
 
 async def test_the_error_of_a_lone_engine_is_forwarded(tmp_path: Path) -> None:
