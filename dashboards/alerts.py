@@ -13,6 +13,7 @@ from dashboards.recording_rules import (
     BURN_5M,
     BURN_6H,
     BURN_30M,
+    DEMAND_GROWTH,
     FAILING_1H,
     FAILING_5M,
     FAILING_6H,
@@ -23,6 +24,7 @@ from dashboards.recording_rules import (
     SHORTFALL,
     STATE_CODES,
     USUAL_DEMAND,
+    USUAL_GROWTH,
     UTILISATION,
 )
 from dashboards.rules import Alert, Severity
@@ -140,6 +142,15 @@ CAPACITY = (
         summary="Demand for {{ $labels.model }} in {{ $labels.origin }} is {{ $value | humanize }} times"
         " that of this hour of the week",
         impact="None yet. More: capacity may lack soon. Less: clients may be unable to reach the region.",
+    ),
+    Alert(
+        name="PenstockDemandSurge",
+        expr=f"{DEMAND_GROWTH.record} > {UNUSUAL} unless {DEMAND_GROWTH.record} < 1.5 * {USUAL_GROWTH.record}",
+        for_s=0,
+        severity=TICKET,
+        summary="Demand for {{ $labels.model }} in {{ $labels.origin }} is {{ $value | humanize }} times"
+        " that of ten minutes ago",
+        impact="None yet, or spillover: demand rises faster than endpoints can be added.",
     ),
     Alert(
         name="PenstockRegionLossUncovered",

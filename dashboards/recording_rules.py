@@ -6,6 +6,8 @@ configuration. A metric's own `region` label is always the region that it is abo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dashboards.rules import Recording
 from penstock.accounts.outcome_rules import RULES, Counts, Outcome
 from penstock.health.region_health import RegionState
@@ -77,15 +79,34 @@ HOURLY_DEMAND = Recording(
     "penstock_demand_requests_per_second:avg1h",
     f"max by (origin, model) (avg_over_time({DEMAND.record}[1h]))",
 )
-_EARLIER = " or ".join(
-    f'label_replace({HOURLY_DEMAND.record} offset {weeks}w, "weeks", "{weeks}", "", "")' for weeks in range(1, 5)
-)
-USUAL_DEMAND = Recording(
+
+
+def _usual(name: str, before: Callable[[int], str]) -> Recording:
+    """The mean of the last four weeks, or those that Prometheus keeps; `before` has the series of a week before."""
+    weeks = (f'label_replace({before(week)}, "weeks", "{week}", "", "")' for week in range(1, 5))
+    return Recording(
+        ("origin", "model"),
+        f"penstock_demand_requests_per_second:{name}",
+        f"avg by (origin, model) ({' or '.join(weeks)})",
+    )
+
+
+def _mean_demand(at: str = "") -> str:
+    return f"max by (origin, model) (avg_over_time({DEMAND.record}[5m]{at}))"
+
+
+USUAL_DEMAND = _usual("usual", lambda week: f"{HOURLY_DEMAND.record} offset {week}w")
+"""The mean of the same hour of the week."""
+DEMAND_GROWTH = Recording(
     ("origin", "model"),
-    "penstock_demand_requests_per_second:usual",
-    f"avg by (origin, model) ({_EARLIER})",
+    "penstock_demand_requests_per_second:growth10m",
+    f"{_mean_demand()} / clamp_min({_mean_demand(' offset 10m')}, 0.5)",
 )
-"""The mean of the same hour of the week, over the last four weeks or those that Prometheus keeps."""
+"""Ratio of the demand to that of ten minutes ago; less than 0.5 requests/s count as 0.5, since they are chance."""
+USUAL_GROWTH = _usual(
+    "usual_growth10m", lambda week: f"max_over_time({DEMAND_GROWTH.record}[30m] offset {week - 1}w6d23h45m)"
+)
+"""The mean of the highest growth within a quarter of an hour of the same time of the week."""
 SHORTFALL = _aggregate("max", "penstock_capacity_shortfall_slots", "region", "model", "scenario")
 
 GPU_SECONDS = _rate("penstock_agent_gpu_seconds_total", "site", "tenant", "model")
@@ -165,6 +186,8 @@ RECORDINGS = (
     DEMAND,
     HOURLY_DEMAND,
     USUAL_DEMAND,
+    DEMAND_GROWTH,
+    USUAL_GROWTH,
     SHORTFALL,
     BURN_5M,
     BURN_30M,

@@ -274,8 +274,23 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
             'penstock_demand_requests_per_second{origin="eu-de",model="m"}': "10x1008 30x90",
             'penstock_demand_requests_per_second{origin="eu-es",model="m"}': "10x1100",
             'penstock_demand_requests_per_second{origin="eu-fr",model="m"}': "0.01x1008 0.09x90",
+            # A surge; the other one came a week ago too, ten minutes later.
+            'penstock_demand_requests_per_second{origin="eu-de",model="n"}': "10x1019 25x70",
+            'penstock_demand_requests_per_second{origin="eu-es",model="n"}': "10x12 25x983 10x22 25x70",
         },
         "7d2h",
+    ),
+    (
+        "PenstockDemandSurge",
+        {
+            "penstock_leader": "1x200",
+            'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200",
+            'penstock_demand_requests_per_second{origin="eu-de",model="m"}': "10x120 25x80",
+            'penstock_demand_requests_per_second{origin="eu-es",model="m"}': "10x120 18x80",
+            'penstock_demand_requests_per_second{origin="eu-fr",model="m"}': "0.01x120 0.9x80",
+            'penstock_demand_requests_per_second{origin="eu-fr",model="new"}': "_x120 9x80",
+        },
+        "14m",
     ),
     (
         "PenstockRegionLossUncovered",
@@ -346,8 +361,8 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
 ]
 """Alert, the series that must set it off (a sample each 5 s), and the time by which."""
 
-ALSO = {"PenstockShedding": ["PenstockAvailabilityLow"]}
-"""What else fires for an alert's series, because both are about them."""
+ALSO = {"PenstockShedding": ["PenstockAvailabilityLow"], "PenstockDemandUnusual": ["PenstockDemandSurge"]}
+"""What else fires for an alert's series, because they are about both."""
 
 WELL = {
     'penstock_demand_requests_per_second{origin="eu-de",model="m"}': "10x80",
