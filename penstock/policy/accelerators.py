@@ -32,9 +32,13 @@ RELATIVE_SPEEDS: dict[str, RelativeSpeed] = {
     "l40s": _relative_speed(362, 0.864),
     "l4": _relative_speed(121, 0.3),
     "a10": _relative_speed(125, 0.6),
+    "a10g": _relative_speed(70, 0.6),
+    "v100": _relative_speed(125, 0.9),
+    "t4": _relative_speed(65, 0.32),
     "mi300x": _relative_speed(860, 5.3),
 }
 """Relative speeds by the name of the accelerator in the endpoints file. From NVIDIA's data sheets: H100 SXM; H200 SXM
-(the same arithmetic, 4.8 TB/s); HGX B200, a GPU's share; A100 80 GB SXM; L40S; L4; A10. AMD Instinct MI300X: 5.3 TB/s,
-and 860 of the 1,307 TFLOPS of its data sheet, since its measured matrix throughput falls that far short (Ambati et al.,
-"AMD MI300X GPU Performance Analysis", October 2025)."""
+(the same arithmetic, 4.8 TB/s); HGX B200, a GPU's share; A100 80 GB SXM; L40S; L4; A10; A10G, the variant of AWS's G5
+instances; V100 SXM2; T4. V100 and T4 lack bf16: theirs is the throughput of fp16 on tensor cores. AMD Instinct MI300X:
+5.3 TB/s, and 860 of the 1,307 TFLOPS of its data sheet, since its measured matrix throughput falls that far short
+(Ambati et al., "AMD MI300X GPU Performance Analysis", October 2025)."""
