@@ -219,7 +219,10 @@ def _policy(
         replace(drill, starts_at=moment_of(drill.starts_at, drill.time_zone), source=document.source)
         for document, drill in catalogue.of(DrillSchedule)
     ]
-    events = [replace(event, starts_at=moment_of(event.starts_at, event.time_zone)) for _, event in catalogue.of(Event)]
+    events = [
+        replace(event, starts_at=moment_of(event.starts_at, event.time_zone), source=document.source)
+        for document, event in catalogue.of(Event)
+    ]
     limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
     rollout = catalogue.single(RolloutRules)
     coalescing = catalogue.single(Coalescing)

@@ -1,4 +1,4 @@
-"""Warnings: rules without effect, maintenance windows that together empty a residency class."""
+"""Warnings: rules without effect, events that are over, maintenance windows that together empty a residency class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
 from penstock.verification.situations import Situation
 
-DRAINED_ON = "%Y-%m-%d at %H:%M UTC"
+MOMENT = "%Y-%m-%d at %H:%M UTC"
 
 
 def rule_warnings(policy: Policy, found: list[Situation], classes: list[ResidencyClass]) -> Iterator[str]:
@@ -26,6 +26,16 @@ def rule_warnings(policy: Policy, found: list[Situation], classes: list[Residenc
     for accepted in policy.accepted_losses:
         if accepted.regions not in existing:
             yield f"accepted loss {accepted.name} is of no residency class: none permits exactly those regions"
+
+
+def event_warnings(policy: Policy, now: float) -> Iterator[str]:
+    """Warnings about announced events that ended before `now` (Unix time, in seconds)."""
+    for event in policy.events or ():
+        ends_at = event.starts_at + event.duration_s
+        if ends_at <= now:
+            ended = datetime.fromtimestamp(ends_at, UTC).strftime(MOMENT)
+            where = f" ({event.source})" if event.source else ""
+            yield f"event {event.name}{where} ended on {ended} and has no effect; remove it or correct starts_at"
 
 
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
@@ -90,7 +100,7 @@ def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
 
 def _message(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
     windows = " and ".join(_cite_window(occurrence.window) for occurrence in emptying)
-    when = datetime.fromtimestamp(at, UTC).strftime(DRAINED_ON)
+    when = datetime.fromtimestamp(at, UTC).strftime(MOMENT)
     verb = "empties" if len(emptying) == 1 else "empty"
     return (
         f"maintenance: {windows} {verb} all regions of residency class {residency.name}, such as on {when};"

@@ -6,6 +6,7 @@ Slow imports are inside the commands that need them, so that the other commands 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Compile a bundle and print every error with its file and line. Exit with 1 if there are errors."""
     from control_plane.policy.compiler import compile_bundle
     from penstock.overrides.guard_rails import tenants_by_class
-    from penstock.verification.policy_warnings import window_warnings
+    from penstock.verification.policy_warnings import event_warnings, window_warnings
 
     try:
         with exit_on_error("policy lint"):
@@ -64,7 +65,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
         "tenants": len(policy.tenants),
         "residency_rules": len(policy.residency),
     }
-    warnings = list(window_warnings(policy, tenants_by_class(policy)))
+    warnings = [*window_warnings(policy, tenants_by_class(policy)), *event_warnings(policy, time.time())]
     if output is Output.JSON:
         print_json({"good": True, "digest": policy.digest(), **counts, "warnings": warnings})
     else:
@@ -81,9 +82,12 @@ def verify(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     Exit code 1 if that does not hold, with the requests, regions and rules concerned; 2 if the bundle is invalid. A
     document of kind AcceptedLoss exempts a class.
     """
+    from penstock.verification.policy_warnings import event_warnings
     from penstock.verification.verify import verify as verify_policy
 
-    found = verify_policy(compiled(bundle, "policy verify"))
+    policy = compiled(bundle, "policy verify")
+    found = verify_policy(policy)
+    found = msgspec.structs.replace(found, warnings=(*found.warnings, *event_warnings(policy, time.time())))
     print_as(output, verified_json(found), lambda: verified_view(found))
     if not found.passed:
         raise typer.Exit(EXIT_FAILED)

@@ -136,7 +136,7 @@ class Event(PolicyStruct, frozen=True):
     endpoints reckon with it as far ahead as they forecast; from then on the measured demand counts."""
 
     name: Label
-    """Unique name."""
+    """Unique name; warnings cite it."""
     starts_at: StartsAt
     duration_s: Annotated[float, bounds(gt=0, le=30 * 86_400)]
     """Duration (s). An event that is over has no effect."""
@@ -147,6 +147,8 @@ class Event(PolicyStruct, frozen=True):
     """Models whose demand rises. Default: all."""
     origins: Annotated[tuple[RegionRef, ...], Meta(extra_json_schema={"maxItems": 1000})] = ()
     """Regions whose clients' demand rises. Default: all."""
+    source: Annotated[str, DERIVED] = ""
+    """File and line of the event."""
     time_zone: TimeZoneName = None
 
 

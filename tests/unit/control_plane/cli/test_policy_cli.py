@@ -34,6 +34,17 @@ def test_lint_prints_every_error(tmp_path: Path) -> None:
     assert "refused, 2 error(s)" in result.stderr
 
 
+def test_lint_and_verify_warn_of_an_event_that_is_over(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(POLICIES / "planet", tmp_path / "bundle"))
+    event = {"kind": "Event", "name": "launch", "starts_at": "2020-01-01T09:00Z", "duration_s": 60, "factor": 2}
+    (bundle / "events.yaml").write_bytes(msgspec.yaml.encode({"apiVersion": "penstock/v1", **event}))
+    for command in ("lint", "verify"):
+        result = run("policy", command, str(bundle), "-o", "json")
+        (warning,) = msgspec.json.decode(result.stdout)["warnings"]
+        assert warning.startswith("event launch (events.yaml:"), result.stdout
+    assert "warning: event launch (events.yaml:" in run("policy", "lint", str(bundle)).stderr
+
+
 def test_lint_prints_json(tmp_path: Path) -> None:
     good = run("policy", "lint", str(POLICIES / "planet"), "-o", "json")
     assert msgspec.json.decode(good.stdout)["residency_rules"] == 3

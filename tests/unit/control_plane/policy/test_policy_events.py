@@ -26,7 +26,7 @@ models: [llama-3.1-8b]
 def test_an_event_begins_at_its_local_time() -> None:
     policy = compile_bundle({**FILES, "events.yaml": TEXT})
     assert policy.events == (
-        Event("launch", 1_796_112_000.0, 7200.0, 3.0, ("llama-3.1-8b",), time_zone="Europe/Berlin"),
+        Event("launch", 1_796_112_000.0, 7200.0, 3.0, ("llama-3.1-8b",), (), "events.yaml:3", "Europe/Berlin"),
     )
     assert b"events" not in msgspec.json.encode(compile_bundle(FILES))
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
-from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.kinds.operations import Event, MaintenanceWindow, Recurrence
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
-from penstock.verification.policy_warnings import window_warnings
+from penstock.verification.policy_warnings import event_warnings, window_warnings
 from penstock.verification.verify import verify
 from tests.support.planet import policy
 
@@ -93,6 +93,15 @@ def test_windows_of_two_zones_that_meet_only_while_one_of_them_has_put_its_clock
 def test_verification_warns_of_them() -> None:
     reported = verify(under(window("a", "eu-de", 0.0), window("b", "eu-es", 0.0))).warnings
     assert any("window a" in warning for warning in reported)
+
+
+def test_an_event_is_warned_of_once_it_has_ended() -> None:
+    launch = Event("launch", MONDAY, HOUR_S, 3.0, source="e.yaml:1")
+    announcing = msgspec.structs.replace(policy(), events=(launch, Event("later", MONDAY + DAY_S, HOUR_S, 3.0)))
+    assert list(event_warnings(announcing, MONDAY + HOUR_S - 1.0)) == []
+    assert list(event_warnings(announcing, MONDAY + HOUR_S)) == [
+        "event launch (e.yaml:1) ended on 2027-01-18 at 01:00 UTC and has no effect; remove it or correct starts_at"
+    ]
 
 
 starts = st.integers(-40, 40).map(lambda quarters: quarters * 900.0)
