@@ -1,0 +1,90 @@
+"""Batches whose file, model or results become bad while they run, and compressed uploads: a clear error for each."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from regional_agent.jobs import agent_jobs
+from regional_agent.jobs.batches import batch_run
+from tests.integration.test_batches import serving
+from tests.support.jobs import embeds, input_file, job_store, request_line
+from tests.support.planet import MODEL
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import until
+
+
+async def test_a_file_that_is_deleted_while_its_batch_runs_fails_the_batch_and_keeps_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
+    release = asyncio.Event()
+    # Three parts of 4 MiB; those after the first are read once all of its requests have started.
+    content = b"".join(request_line(f"r{n}", "x" * 1_500_000) for n in range(6))
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        file = (await client.upload(content)).json()["id"]
+        batch = (await client.create(file)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        assert (await client.http.delete(f"/v1/files/{file}")).status_code == 200
+        release.set()
+        ended = await client.ended(batch)
+        (error,) = ended["errors"]["data"]
+        assert (ended["status"], error["code"]) == ("failed", "input_file_deleted")
+        assert 0 < ended["request_counts"]["completed"] == len(await client.lines(ended["output_file_id"])) < 6
+        assert ended["request_counts"]["failed"] == 0
+
+
+async def test_a_model_that_vanishes_while_a_batch_runs_is_an_error_of_each_later_request(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        batch = await client.started(input_file(3))
+        await until(lambda: len(gpu.requests) == 1)
+        models = {name: model for name, model in agent.config.policy.models.items() if name != MODEL}
+        agent.config.policy = replace(agent.config.policy, models=models)
+        release.set()
+        ended = await client.ended(batch)
+        assert ended["status"] == "completed"
+        assert ended["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        errors = await client.lines(ended["error_file_id"])
+        assert {each["custom_id"] for each in errors} == {"r1", "r2"}
+        assert {each["response"]["body"]["error"]["code"] for each in errors} == {"model_not_found"}
+
+
+async def test_a_result_above_the_limit_is_an_error_of_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_jobs, "MAX_RESULT_BYTES", 1000)
+    content = request_line("small") + request_line("large", "x" * 2000) + request_line("other")
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        ended = await client.ended(await client.started(content))
+        assert ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        (error,) = await client.lines(ended["error_file_id"])
+        assert (error["custom_id"], error["error"]["code"]) == ("large", "response_incomplete")
+
+
+async def test_a_compressed_upload_is_refused_and_never_expanded(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"\0" * 50_000_000)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        as_file = await client.upload(bomb)
+        assert as_file.status_code == 400
+        assert as_file.json()["error"]["code"] == "invalid_json_line"
+        form = {"content-type": "multipart/form-data; boundary=B", "content-encoding": "gzip"}
+        encoded = await client.http.post("/v1/files", content=bomb, headers=form)
+        assert (encoded.status_code, encoded.json()["error"]["code"]) == (400, "bad_request"), encoded.text
+        assert (await client.upload(input_file(1))).status_code == 200
