@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import msgspec
 import structlog
 import typer
 import uvloop
@@ -19,6 +20,7 @@ from lab.bench.bench_results import closing_line, goals_table, show, this_machin
 from lab.bench.compiled import Build, build_of
 from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
 from lab.bench.router.bench_router_report import Measurements, Results, results, tables
+from lab.bench.router.cache_cost import measure_cache
 from lab.bench.router.contestant import PEERS, Field, start_field
 from lab.bench.router.decision import DecisionCost, decision_costs
 from lab.bench.router.leak import check_leak
@@ -39,6 +41,7 @@ class Part(StrEnum):
     OPEN_STREAMS = "open-streams"
     DECISION = "decision"
     LEAK = "leak"
+    CACHE = "cache"
 
 
 def bench_router(
@@ -108,7 +111,7 @@ def _measure(
     cores = divide_cores()
     keep_to(cores.load)
     console = Console(stderr=True)
-    compared = parts - {Part.DECISION, Part.LEAK}
+    compared = parts - {Part.DECISION, Part.LEAK, Part.CACHE}
     peers = [contestant for contestant in PEERS if wanted is None or contestant.name in wanted] if compared else []
     with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting") as status:
         directory = Path(name)
@@ -116,7 +119,7 @@ def _measure(
         decision = _decide(setup, directory / "decision", cores) if Part.DECISION in parts else []
         found = Measurements(decision=decision)
         field = Field((), (), {})
-        if parts - {Part.DECISION}:
+        if parts - {Part.DECISION, Part.CACHE}:
             status.update("starting all systems")
             with start_field(directory, cores, peers, baseline=baseline, continue_streams=continue_streams) as field:
                 found = Measurements(
@@ -126,6 +129,9 @@ def _measure(
                     decision,
                     check_leak(field, setup.leak_requests, status.update) if Part.LEAK in parts else None,
                 )
+        if Part.CACHE in parts:
+            cache = measure_cache(directory / "cache", cores.router, setup, status.update)
+            found = msgspec.structs.replace(found, cache=cache)
     return results(machine, setup, field, found)
 
 

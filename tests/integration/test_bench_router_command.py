@@ -52,6 +52,9 @@ def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     assert results.leak is not None
     assert results.leak.requests >= 200
     assert results.leak.errors == 0
+    assert results.cache is not None
+    assert results.cache.errors == 0
+    assert len(results.cache.cpu_us) == 5
     assert "x envoy" in ran.stdout
     assert "not measured" in ran.stdout, "there is no envoy to compare with"
 

@@ -8,6 +8,7 @@ import msgspec
 from rich.table import Table
 
 from lab.bench.bench_results import Columns, Goal, Machine, Measured, columns_table, goal, measured
+from lab.bench.router.cache_cost import CacheCost
 from lab.bench.router.contestant import BASELINE, PENSTOCK, Contestant, Field
 from lab.bench.router.decision import DecisionCost
 from lab.bench.router.leak import LeakCheck
@@ -58,6 +59,7 @@ class Results(msgspec.Struct, frozen=True):
     """Results without a router: requests_per_s, p50_ms, p99_ms."""
     decision: list[DecisionCost]
     leak: LeakCheck | None
+    cache: CacheCost | None
     goals: list[Goal]
 
 
@@ -70,6 +72,7 @@ class Measurements(msgspec.Struct, frozen=True):
     slow: Mapping[str, OpenStreams] = {}
     decision: Sequence[DecisionCost] = ()
     leak: LeakCheck | None = None
+    cache: CacheCost | None = None
 
 
 def results(machine: Machine, setup: Setup, field: Field, found: Measurements) -> Results:
@@ -85,7 +88,8 @@ def results(machine: Machine, setup: Setup, field: Field, found: Measurements) -
         {name: measured([getattr(round_, name) for round_ in direct]) for name in names},
         list(found.decision),
         found.leak,
-        goals(systems, found.decision, found.leak),
+        found.cache,
+        [*goals(systems, found.decision, found.leak), *cache_goals(found.cache)],
     )
 
 
@@ -138,6 +142,12 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     return found
 
 
+def cache_goals(cache: CacheCost | None) -> list[Goal]:
+    """Return the goal of kept responses with its measured value."""
+    ratio = cache.hit_to_refusal if cache else None
+    return [goal("CPU of a kept response, as a share of a refusal's (429)", 1.2, ratio)]
+
+
 def tables(found: Results) -> list[Table]:
     """Return the results as tables."""
     systems = found.systems.items()
@@ -152,6 +162,9 @@ def tables(found: Results) -> list[Table]:
         shown.append(columns_table(title, DECISION_COLUMNS, found.decision))
     if found.leak is not None:
         shown.append(columns_table("Resident memory (MB) over many requests", LEAK_COLUMNS, [found.leak]))
+    if found.cache is not None:
+        title = f"Kept responses; a chat beside the policy costs {found.cache.chat_on_to_off:.2f} x one without"
+        shown.append(columns_table(title, CACHE_COLUMNS, list(found.cache.cpu_us.items())))
     return shown
 
 
@@ -217,6 +230,11 @@ LEAK_COLUMNS: Columns[LeakCheck] = (
     ("halfway", lambda leak: _figure(leak.resident_mb[len(leak.resident_mb) // 2], 1)),
     ("at the end", lambda leak: _figure(leak.resident_mb[-1], 1)),
     ("bytes/request", lambda leak: _figure(leak.grown_bytes_per_request, 2)),
+)
+
+CACHE_COLUMNS: Columns[tuple[str, float]] = (
+    ("request", lambda row: row[0]),
+    ("CPU us", lambda row: _figure(row[1], 1)),
 )
 
 

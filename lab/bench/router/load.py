@@ -19,7 +19,6 @@ import msgspec
 ANSWER_TIMEOUT_S = 10.0
 """Time (s) without a response after which a connection has failed."""
 
-_OK = b"HTTP/1.1 200"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -51,11 +50,13 @@ class Load:
     Args:
         port: loopback port of the router, or of a backend.
         requests: requests, with one connection each.
-        answer: expected body of a response.
+        answer: expected end of the body of a response.
+        status: expected status.
     """
 
-    def __init__(self, port: int, requests: Sequence[bytes], answer: bytes) -> None:
+    def __init__(self, port: int, requests: Sequence[bytes], answer: bytes, status: int = 200) -> None:
         self._port = port
+        self._begin = b"HTTP/1.1 %d" % status
         self._whole = (answer, answer + _LAST_CHUNK)
         self._epoll = select.epoll()
         self._all = [_Connection(request) for request in requests]
@@ -160,8 +161,8 @@ class Load:
             data = connection.received + data
         if not data.endswith(self._whole):
             connection.received = data
-            return _is_error(data) and self._fail(connection)
-        if not data.startswith(_OK):
+            return _is_error(data, self._begin) and self._fail(connection)
+        if not data.startswith(self._begin):
             return self._fail(connection)
         connection.busy = False
         self._run.answers += 1
@@ -198,12 +199,12 @@ class Load:
         self._epoll.register(connection.sock.fileno(), select.EPOLLIN)
 
 
-def _is_error(data: bytes) -> bool:
+def _is_error(data: bytes, begin: bytes) -> bool:
     """Whether the received part differs from the expected response."""
     head, found, body = data.partition(b"\r\n\r\n")
     if not found:
         return False
-    if not head.startswith(_OK):
+    if not head.startswith(begin):
         return True
     framing = _CONTENT_LENGTH.search(head)
     return len(body) >= int(framing[1]) if framing else body.endswith(_LAST_CHUNK)

@@ -98,8 +98,8 @@ def request_rounds(field: Field, setup: Setup, progress: Progress) -> dict[str, 
     asks = requests_of(clients(), stream=False)
     asks = [asks[number % len(asks)] for number in range(setup.connections)]
     found: dict[str, list[RequestRound]] = {}
-    turns: list[Contestant | None] = [None, *field.contestants]
-    for number, contestant in _turns(turns, setup.rounds):
+    systems: list[Contestant | None] = [None, *field.contestants]
+    for number, contestant in turns(systems, setup.rounds):
         name = contestant.name if contestant is not None else DIRECT
         progress(f"whole answers, round {number} of {setup.rounds}: {name}")
         load = Load(contestant.port if contestant is not None else field.backends[0], asks, answer())
@@ -130,7 +130,7 @@ def stream_rounds(field: Field, setup: Setup, progress: Progress) -> dict[str, l
     interval_s = setup.fast_streams / setup.chunks_per_s
     set_pace(field, Pace(interval_s, chunks=int((setup.seconds + 10 * SETTLE_S) / interval_s) + 1_000))
     found: dict[str, list[StreamRound]] = {}
-    for number, contestant in _turns(list(field.contestants), setup.rounds):
+    for number, contestant in turns(list(field.contestants), setup.rounds):
         progress(f"streams, round {number} of {setup.rounds}: {contestant.name}")
         measured, _, _ = _streamed(contestant, setup.fast_streams, setup.seconds)
         found.setdefault(contestant.name, []).append(measured)
@@ -187,7 +187,7 @@ def _warm_up(contestant: Contestant) -> None:
 Turn = TypeVar("Turn")
 
 
-def _turns(contestants: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
+def turns(contestants: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn]]:
     """Yield the turns of each round, alternately forwards and backwards, starting one position later each round."""
     for number in range(rounds):
         first = number % len(contestants)
