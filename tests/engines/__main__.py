@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapters.servers.errors import ServerError
-from tests.engines import service_cases, vllm_batch_cases, vllm_cases
+from tests.engines import service_cases, vllm_batch_cases, vllm_cases, vllm_model_cases  # noqa: F401 - lists cases
 from tests.engines.client_runs import SCRIPTS, client_results
 from tests.engines.environments import (
     INFINITY,
@@ -52,7 +52,7 @@ ENGINES = {
     service_cases.LITSERVE: Engine(LITSERVE, service_cases.start_litserve),
     service_cases.INFINITY: Engine(INFINITY, service_cases.start_infinity),
     service_cases.LLAMA_CPP: Engine(LLAMA_CPP, service_cases.start_llama_cpp),
-    vllm_batch_cases.SUBJECT: Engine(VLLM, vllm_cases.start),
+    vllm_cases.SUBJECT: Engine(VLLM, vllm_cases.start),
 }
 """In the order in which they are started and their cases run."""
 

@@ -24,6 +24,8 @@ from tests.support.redis_server import start_redis
 REGION = "eu-de"
 MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"
 """The same weights under two names, of which the second has `continue_streams`; and a LoRA adapter."""
+ON_DEMAND = "tiny-on-demand"
+"""The same weights under a name that sleeps while no request needs it."""
 MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
 PRESETS = ["openai", "anthropic", "kserve", "predict", "vllm"]
 SERVE_TIMEOUT_S = 60.0
@@ -49,6 +51,9 @@ def _bundle(jobs: Path) -> dict[str, str]:
         {"kind": "Model", "name": model, "continue_streams": model == CONTINUED, "queueing": {"preempt_batch": True}}
         for model in MODELS
     ]
+    on_demand = {"wake": "vllm", "idle_s": 5, "scale_to_zero": True}
+    scaling = {"cold_start_s": 5, "min_endpoints": 0}
+    documents.append({"kind": "Model", "name": ON_DEMAND, "scaling": scaling, "on_demand": on_demand})
     for tenant in ("tester", *RATE_LIMITED):
         digest = sha256(key_of(tenant).encode()).hexdigest()
         documents.append({"kind": "Tenant", "name": tenant, "data_class": "open", "key_digests": [digest]})

@@ -27,7 +27,7 @@ _VLLM = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_RESPONSES_API_STORE": "1",
-    "VLLM_SERVER_DEV_MODE": "1",  # for POST /reset_prefix_cache
+    "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache, /sleep, /wake_up and /is_sleeping
     "VLLM_NO_USAGE_STATS": "1",
 }
 
