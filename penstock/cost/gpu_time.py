@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cost.work import Work
 from penstock.policy.kinds.models import Model
 
 
@@ -13,6 +14,11 @@ def gpus_of(model: Model | None) -> float:
             number of a model whose policy states none.
     """
     return 1.0 if model is None else model.scaling.gpus_per_endpoint
+
+
+def estimated_gpu_s(model: Model | None, work: Work) -> float:
+    """Return the estimated GPU seconds of a request on the reference accelerator; `model` is as of `gpus_of`."""
+    return gpus_of(model) * (work.prefill_s + work.decode_s)
 
 
 def gpu_time_s(model: Model | None, held_s: float, streams: float) -> float:

@@ -15,3 +15,8 @@ class CoalescingMetrics:
             "Requests that received the response of an identical request in flight, without a run of their own.",
             registry=registry,
         )
+        self.saved_gpu_s = Counter(
+            "penstock_agent_coalesced_saved_gpu_seconds",
+            "Estimated GPU seconds, on the reference accelerator, of the requests that received a shared response.",
+            registry=registry,
+        )

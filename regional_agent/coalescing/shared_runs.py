@@ -51,7 +51,16 @@ _LOST: Final = Refusal(Reason.ENGINE_FAILED, "the shared response was incomplete
 
 log = structlog.get_logger()
 
-Connect = Callable[[Sender], InternalRequests]
+
+class RunRequests(NamedTuple):
+    """What sends the requests of one run."""
+
+    requests: InternalRequests
+    gpu_s: Callable[[], float]
+    """Estimated GPU seconds of the request that was sent."""
+
+
+Connect = Callable[[Sender], RunRequests]
 """Returns what sends requests as a sender."""
 Refuse = Callable[[Refusal, Request], tuple[int, list[bytes], bytes]]
 Serve = Callable[[Request, ClientConnection], Handler | None]
@@ -129,7 +138,9 @@ class SharedRuns:
             )
             headers = (*client.headers.to_engine, *client.headers.choosing)
             head += b"".join([b"%b: %b\r\n" % header for header in headers])
-            run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), self._serve)
+            run = self._runs[key] = SharedRun(
+                self._connect(sender), head, bytes(request.body), self._serve, self._metrics
+            )
             run.start(lambda: self._runs.pop(key, None))
         else:
             self._metrics.shared.inc()
@@ -166,11 +177,14 @@ class Client(NamedTuple):
 class SharedRun:
     """One run, and the clients that wait for it."""
 
-    def __init__(self, requests: InternalRequests, head: bytes, body: bytes, serve: Serve) -> None:
+    def __init__(
+        self, requests: RunRequests, head: bytes, body: bytes, serve: Serve, metrics: CoalescingMetrics
+    ) -> None:
         self._requests = requests
         self._head = head
         self._body = body
         self._serve = serve
+        self._metrics = metrics
         self._waiting: dict[WaitingRequest, Client] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -211,7 +225,7 @@ class SharedRun:
         self._on_end()
         waiting, self._waiting = [*self._waiting.values()], {}
         use = next((each.use for each in waiting), None)
-        left_bytes = MAX_COPIED_BYTES
+        left_bytes, responses = MAX_COPIED_BYTES, 0
         for each in waiting:
             left_bytes -= 0 if found is None else len(found.body)
             request, connection = each.request, each.connection
@@ -221,6 +235,8 @@ class SharedRun:
                 connection.respond(*each.refuse(_LOST, request))
             else:
                 each.respond(found)
+                responses += 1
+        self._metrics.saved_gpu_s.inc(max(0, responses - 1) * self._requests.gpu_s())
         if found is not None and use is not None:
             use.keep(found)
 
@@ -229,7 +245,7 @@ class SharedRun:
         found: InternalResponse | None = None
         for _ in range(MAX_TRIES):
             try:
-                found = await self._requests.send(self._head, self._body)
+                found = await self._requests.requests.send(self._head, self._body)
             except ResponseTooLarge:
                 raise
             except ConnectionLost as error:

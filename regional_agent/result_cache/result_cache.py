@@ -10,7 +10,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_parser import JSON, AnswerParser
-from penstock.cost.gpu_time import gpus_of
+from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_control import (
@@ -192,7 +192,7 @@ class CacheUse:
         metrics, work = results.metrics, context.estimate.work
         metrics.requests.labels(HIT).inc()
         metrics.sent_bytes.inc(len(body))
-        metrics.saved_gpu_s.inc((work.prefill_s + work.decode_s) * gpus_of(context.policy.models.get(context.model)))
+        metrics.saved_gpu_s.inc(estimated_gpu_s(context.policy.models.get(context.model), work))
         unix_s = results.now()
         lines = [
             proxy.response_headers.lines(context, ""),

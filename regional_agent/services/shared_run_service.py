@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.routing.reasons import Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
@@ -24,6 +25,8 @@ class SharedRunService(RoutedService):
         super().__init__(proxy, config, reader.objects)
         self._reader = reader
         self._sender = sender
+        self.gpu_s = 0.0
+        """Estimated GPU seconds of the last request."""
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request, or refuse it."""
@@ -51,4 +54,5 @@ class SharedRunService(RoutedService):
         context = self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
         if isinstance(context, RequestContext):
             context.has_credential = False
+            self.gpu_s = estimated_gpu_s(policy.models.get(context.model), context.estimate.work)
         return context

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, SharedRuns
+from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, RunRequests, SharedRuns
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.client_connection import ClientConnection
@@ -97,11 +97,12 @@ class TrafficService(RoutedService):
         """Keep responses where policy permits it."""
         self._shared_runs.cache = cache
 
-    def _connect(self, sender: Sender) -> InternalRequests:
+    def _connect(self, sender: Sender) -> RunRequests:
         """Return what sends requests as a sender that this service has authenticated."""
         service = SharedRunService(self._reader, self._proxy, self._config, sender)
         header = self._authorization.location_header
-        return InternalRequests(service, self._proxy.limits, header, MAX_RESPONSE_BYTES)
+        requests = InternalRequests(service, self._proxy.limits, header, MAX_RESPONSE_BYTES)
+        return RunRequests(requests, lambda: service.gpu_s)
 
     def owner_of_objects(self, request: Request) -> str:
         """Return the tenant of a request that may name objects; empty if its route has none, or its key is invalid."""

@@ -65,6 +65,7 @@ async def test_a_thousand_identical_embeddings_are_one_engine_run(tmp_path: Path
         assert {(each.status, json.loads(each.body)["text"]) for each in answers} == {(200, "same")}
         assert answers[500].headers["x-penstock-region"] == "eu-de"
         assert len(gpu.requests) == 1
+        assert agent.metrics.registry.get_sample_value("penstock_agent_coalesced_saved_gpu_seconds_total") > 0.0
         assert agent.counted() == {"ok": 1.0}
         again = await ask(agent, body=BODY, path=EMBEDDINGS)
         assert (again.status, len(gpu.requests)) == (200, 2)

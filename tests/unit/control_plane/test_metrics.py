@@ -139,6 +139,7 @@ AGENT_CONTRACT = {
     "batch_claims_lost": ("counter", set()),
     "webhooks": ("counter", {"outcome"}),
     "coalesced_requests": ("counter", set()),
+    "coalesced_saved_gpu_seconds": ("counter", set()),
     "quality_pairs": ("counter", {"model", "result"}),
     "result_cache_requests": ("counter", {"result"}),
     "result_cache_saved_gpu_seconds": ("counter", set()),
