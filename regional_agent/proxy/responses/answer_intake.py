@@ -20,9 +20,10 @@ from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
 
-HOLD_S: Final = 1.0
+HOLD_S = 1.0
 """Time (s) after a request was sent until which the beginning of a stream is held: events that only announce an answer,
-since an error may follow, and comments, by which engines keep a stream open. The client may wait for later ones."""
+since an error may follow, and comments, by which engines keep a stream open. The client may wait for later ones.
+Not Final: mypyc would copy the value into the code, where tests cannot change it."""
 
 MAX_KINDS: Final = 256
 
