@@ -54,7 +54,7 @@ def rejection_of(
         return UNEXPLAINED
     if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):
         return reason
-    if not context.request.body_dropped and attempt.lacks_model(status, context):
+    if status == 404 and _may_lack_model(proxy, context, attempt):
         return MODEL_MISSING
     if status in RETRIED_STATUSES and _may_move(proxy, context, attempt):
         context.reported_error = f"status {status}"
@@ -169,6 +169,13 @@ def _has_another(proxy: Proxy, context: RequestContext, tried: frozenset[str], n
     if context.route_context is not None:
         return router.local.has_another(context, tried)
     return router.has_other_target(context, tried, now)
+
+
+def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
+    """Whether a 404 may report that the engine lacks the model, and another endpoint of the region is ready."""
+    if context.request.body_dropped or context.needs_object:
+        return False
+    return proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name})
 
 
 def _may_move(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:

@@ -301,20 +301,9 @@ class LocalAttempt(Placement[Endpoint]):
         return self.outcome in ENGINE_ERRORS
 
     def is_at_fault(self) -> bool:
-        """Whether the engine responded with an error that the requests of its tenant do not cause everywhere."""
+        """Whether the engine responded with an error, and the recent errors of the tenant's requests have another cause
+        than the requests themselves."""
         return self.is_charged and not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
-
-    def _has_sibling(self, context: RequestContext) -> bool:
-        """Whether another endpoint of the pool is ready that the request has not tried, and may be sent to."""
-        if context.needs_object:
-            return False
-        tried = context.tried_endpoints
-        others = self._services.endpoints.pool(self.estimate.model).endpoints
-        return any(other.view.ready and other is not self.endpoint and other.name not in tried for other in others)
-
-    def lacks_model(self, status: int, context: RequestContext) -> bool:
-        """Whether the status may report that the engine lacks the model, and another endpoint of the pool is ready."""
-        return status == 404 and self._has_sibling(context)
 
     def charge_missing_model(self) -> None:
         """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""

@@ -93,10 +93,6 @@ class ForwardedAttempt:
     def erred(self, error: AnswerError) -> None:
         """Do nothing: the serving region evaluates the health of its endpoint."""
 
-    def lacks_model(self, status: int, context: RequestContext) -> bool:
-        """Return False: the serving region itself sends the request to another of its endpoints."""
-        return False
-
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Exclude the region after a failure before a response, and report the failed request to the prober."""
         context.failed_because = Reason.ENGINE_FAILED
