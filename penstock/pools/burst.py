@@ -22,7 +22,6 @@ from penstock.routing.reasons import Reason
 REJECTED_PRESSURE = 1.0
 """Pressure of an engine that has just rejected a request: its slots are not free, whatever their number."""
 
-
 NOT_USED = (0.0, 0.0)
 """The used time (s) of burst endpoints, and its cost, of a request on other endpoints."""
 
