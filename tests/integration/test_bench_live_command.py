@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from lab.bench.live.bench_live_report import LiveResults
+from tests.support.programs import run_program
 
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-live"]
 
@@ -47,8 +48,11 @@ def test_all_systems_get_the_same_requests_and_serve_all(tmp_path: Path) -> None
         (["--seconds", "5", "--warm-up", "5"], "nothing is left"),
     ],
 )
-def test_invalid_input_is_a_one_line_error(tmp_path: Path, options: list[str], message: str) -> None:
-    ran = subprocess.run([*BENCH, *options], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+def test_invalid_input_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run_program("penstock-lab", "bench-live", *options)
     assert ran.returncode == 2
-    assert message in ran.stderr
-    assert ran.stderr.count("\n") == 1
+    assert message in ran.stdout
+    assert ran.stdout.count("\n") == 1

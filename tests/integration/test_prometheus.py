@@ -438,7 +438,7 @@ def firing(tmp_path: Path, series: dict[str, str], at: str, expected: list[str])
     """Run promtool: exactly `expected` must fire at `at`; returns its error output, empty on success. The samples of
     series have 5 s between them, and 10 min where `at` is in days."""
     days = "d" in at
-    # The CPU time of a case is the number of evaluations. An alert that waits for many minutes needs no more than two each.
+    # Evaluations take the CPU time of a case, and an alert that waits for many minutes needs few.
     evaluations = "10m" if days else "30s" if int(at.rstrip("m")) >= 10 else "15s" if int(at.rstrip("m")) >= 5 else "5s"
     case = {
         "rule_files": [str(RULES)],

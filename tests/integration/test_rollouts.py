@@ -32,7 +32,7 @@ from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.wait import found, until_async
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
-RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=20, acknowledge_timeout_s=60, watch_s=3)
+RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=12, acknowledge_timeout_s=60, watch_s=3)
 
 
 def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:

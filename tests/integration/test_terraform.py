@@ -16,7 +16,6 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
-import hcl2
 import pytest
 import yaml
 
@@ -28,7 +27,7 @@ from penstock.policy.kinds.regions import Region
 from regional_agent.config.settings import AgentSettings, load_settings
 from regional_agent.endpoints.endpoint_file import parse_endpoints
 from tests.support.paths import ROOT
-from tests.support.terraform_modules import cycle, dependencies, problems, read_module
+from tests.support.terraform_modules import cycle, dependencies, parse, problems, read_module
 
 TERRAFORM_DIR = ROOT / "terraform"
 FILES = sorted(TERRAFORM_DIR.rglob("*.tf"))
@@ -37,12 +36,6 @@ ROOTS = ("modules/topology", "modules/aws/rules", "examples/five-regions")
 """What needs no provider and has tests of its own."""
 
 needs_terraform = pytest.mark.skipif(shutil.which("terraform") is None, reason="no terraform on PATH")
-
-
-def parse(path: Path) -> dict[str, Any]:
-    """Parse a file with python-hcl2."""
-    with path.open(encoding="utf-8") as file:
-        return dict(hcl2.load(file))
 
 
 def unquoted(text: str) -> str:

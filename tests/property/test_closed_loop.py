@@ -237,7 +237,7 @@ def of_many_lengths(rng: Random) -> float:
     return min(6 * SERVICE_S, SERVICE_S * exp(rng.gauss(-0.72, 1.2)))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_a_short_surge_of_mixed_requests_moves_nothing_afterwards(seed: int) -> None:
     """Neither long requests, which end last, nor the moving mean moves demand after the surge, nor without a surge."""
     began_s, slots = 30.0, 40

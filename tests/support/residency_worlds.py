@@ -250,9 +250,9 @@ class World:
 
 
 def follow(cases: int, seed: int) -> Tally:
-    """Trace at least `cases` requests, with `REQUESTS` requests per world."""
+    """Trace at least `cases` requests, with `REQUESTS` requests per world, and no world after one with a violation."""
     tally = Tally()
-    while tally.cases < cases:
+    while tally.cases < cases and not tally.violations:
         world = World(seed + tally.worlds)
         tally.worlds += 1
         for _ in range(REQUESTS):

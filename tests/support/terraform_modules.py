@@ -53,12 +53,18 @@ def _plain(text: str) -> str:
 
 
 @cache
+@cache
+def parse(path: Path) -> dict[str, Any]:
+    """Parse a file with python-hcl2."""
+    with path.open(encoding="utf-8") as file:
+        return dict(hcl2.load(file))
+
+
 def read_module(folder: Path) -> Module:
     """Parse every file of a module."""
     module = Module(folder)
     for path in sorted(folder.glob("*.tf")):
-        with path.open(encoding="utf-8") as file:
-            parsed = dict(hcl2.load(file))
+        parsed = parse(path)
         for kind, target in (("variable", module.variables), ("output", module.outputs), ("module", module.calls)):
             for block in parsed.get(kind, []):
                 target.update({_plain(name): body for name, body in block.items()})

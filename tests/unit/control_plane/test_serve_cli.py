@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.paths import POLICIES
+from tests.support.programs import run_program
 
 TOKEN = "0123456789abcdef"
 
 
 def serve(**settings: str) -> tuple[int, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", "from control_plane.cli.main import main; main()", "serve"],
-        env=clean | {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+    env = clean | {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()}
+    done = run_program("penstock", "serve", env=env)
+    assert "Traceback" not in done.stdout
+    return done.returncode, done.stdout
 
 
 def test_invalid_settings_are_named() -> None:

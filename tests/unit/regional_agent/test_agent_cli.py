@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.identities import agent_id, write_identity
+from tests.support.programs import run_program
 
 
 @pytest.fixture
@@ -31,15 +30,9 @@ def settings(tmp_path: Path) -> dict[str, str]:
 def agent(settings: dict[str, str]) -> tuple[int, str]:
     """Run the agent; returns the exit code and the last line of its output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", "from regional_agent.cli import main; main()"],
-        env=clean | {f"PENSTOCK_AGENT_{name}": value for name, value in settings.items()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stderr.strip().rpartition("\n")[2]
+    env = clean | {f"PENSTOCK_AGENT_{name}": value for name, value in settings.items()}
+    done = run_program("penstock-agent", env=env)
+    return done.returncode, done.stdout.strip().rpartition("\n")[2]
 
 
 def test_names_a_port_in_use(settings: dict[str, str]) -> None:

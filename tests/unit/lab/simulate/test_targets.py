@@ -65,6 +65,7 @@ def test_a_discipline_is_behind_those_that_are_better_in_one_metric_and_as_good_
     assert points["penstock, shortest, overtaken 10 s"] == ()
 
 
+@pytest.mark.long
 def test_with_full_engines_penstock_has_the_shortest_tail() -> None:
     full = ChatScenario(name="full", kinds=MIXED, agents=8, contenders=(), rate_per_s=26.0, reuse=False)
     scale = Scale(seeds=1, image_jobs=0, chat_s=45.0, step_s=0.0)
