@@ -53,11 +53,14 @@ def _plain(text: str) -> str:
 
 
 @cache
-@cache
 def parse(path: Path) -> dict[str, Any]:
-    """Parse a file with python-hcl2."""
-    with path.open(encoding="utf-8") as file:
-        return dict(hcl2.load(file))
+    """Parse a file with python-hcl2; equal files once."""
+    return _parsed(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
+    return dict(hcl2.loads(text))
 
 
 def read_module(folder: Path) -> Module:
