@@ -52,7 +52,6 @@ def _plain(text: str) -> str:
     return text.strip('"')
 
 
-@cache
 def parse(path: Path) -> dict[str, Any]:
     """Parse a file with python-hcl2; equal files once."""
     return _parsed(path.read_text(encoding="utf-8"))
@@ -63,6 +62,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return dict(hcl2.loads(text))
 
 
+@cache
 def read_module(folder: Path) -> Module:
     """Parse every file of a module."""
     module = Module(folder)
