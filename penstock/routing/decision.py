@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from penstock.planning.plan import NONE_CLOSED, RegionPlan
+from penstock.planning.plan import RegionPlan
 from penstock.planning.spillover_limits import bounds
 from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.kinds.region_entry import RegionEntry
@@ -24,6 +24,7 @@ from penstock.routing.region_selection import (
     RegionView,
     draw,
     region_options,
+    usable_regions,
 )
 
 
@@ -106,13 +107,8 @@ def decide(
         residency: the result of `authorize_at_origin`, whose class is that of `request`.
         views: state by region; a region without one counts as unknown.
     """
-    closures, model = NO_CLOSURES, request.model
-    limited = bounds(policy, request.origin, model).closed
-    if plan is not None or limited:
-        closures = Closures(
-            plan.ramp if plan is not None else 1.0, plan.closed_for(model) if plan is not None else NONE_CLOSED, limited
-        )
-    class_plan = plan.lookup(model, request.permitted.name) if plan is not None else None
+    closures = _closures(policy, plan, request)
+    class_plan = plan.lookup(request.model, request.permitted.name) if plan is not None else None
     options = (
         region_options(policy, class_plan, request, views, closures)
         if request.batch_at is None
@@ -121,6 +117,24 @@ def decide(
     if isinstance(options, Refusal):
         return options
     return within_mask(Decision(residency, draw(options, rng, request.session), options))
+
+
+def is_servable(
+    policy: Policy, plan: RegionPlan | None, request: RegionRequest, views: Mapping[str, RegionView]
+) -> bool:
+    """Whether a region is left for a request that other regions have failed or refused, by the rules of `decide`.
+
+    The region may be full: whether it has room is decided when the request is sent there.
+    """
+    class_plan = plan.lookup(request.model, request.permitted.name) if plan is not None else None
+    return bool(usable_regions(class_plan, request, views, _closures(policy, plan, request))[0])
+
+
+def _closures(policy: Policy, plan: RegionPlan | None, request: RegionRequest) -> Closures:
+    limited = bounds(policy, request.origin, request.model).closed
+    if plan is None:
+        return Closures(limited=limited) if limited else NO_CLOSURES
+    return Closures(plan.ramp, plan.closed_for(request.model), limited)
 
 
 def within_mask(decision: Decision) -> Decision | Refusal:

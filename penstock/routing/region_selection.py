@@ -192,19 +192,6 @@ def is_usable(view: RegionView) -> bool:
     return view.state not in _UNUSABLE
 
 
-def another_region_serves(
-    origin: str, permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
-) -> bool:
-    """Whether a permitted region besides the origin, which has not refused the request, is ready by its state and
-    pool."""
-    return any(
-        view.ready and is_usable(view)
-        for name in permitted.regions
-        if name != origin and name not in tried
-        if (view := views.get(name)) is not None
-    )
-
-
 def idle_region_exists(
     origin: str, permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
 ) -> bool:

@@ -52,11 +52,11 @@ def rejection_of(
             return reason or USAGE_REFUSED
     if isinstance(attempt, LocalAttempt) and status == 503 and reason is _SATURATED and attempt.is_charged:
         return UNEXPLAINED
-    if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):
+    if reason is not None or status < 400:
         return reason
-    if status == 404 and _may_lack_model(proxy, context, attempt):
+    if status == 404 and isinstance(attempt, LocalAttempt) and _may_lack_model(proxy, context, attempt):
         return MODEL_MISSING
-    if status in RETRIED_STATUSES and _may_move(proxy, context, attempt):
+    if (attempt.from_peer or status in RETRIED_STATUSES) and _may_move(proxy, context, attempt):
         context.reported_error = f"status {status}"
         return ERROR_STATUS
     return None
@@ -71,13 +71,13 @@ def after_rejection(
     """
     if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
         return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
-    if reason is ERROR_STATUS and isinstance(attempt, LocalAttempt):
+    if reason is ERROR_STATUS and attempt.is_charged:
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
     accepts_in_s = attempt.accepts_in_s if isinstance(attempt, LocalAttempt) else 0.0
     left_s = context.received_at + context.max_wait_s - now
-    if accepts_in_s > left_s and not _has_another(proxy, context, context.tried_endpoints, now):
+    if accepts_in_s > left_s and not _has_another(proxy, context, attempt, now):
         detail = f"the engine accepts the request in {accepts_in_s:g} s"
         return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
@@ -163,12 +163,21 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
     return Refusal(reason, f"{why.value}, and the retry budget is used up", retry_after_s=budget.more_in_s(now))
 
 
-def _has_another(proxy: Proxy, context: RequestContext, tried: frozenset[str], now: float) -> bool:
-    """Whether a target is ready besides the endpoints `tried`; for a peer's request, in this region."""
-    router = proxy.router
+def asks_origin(context: RequestContext, attempt: Attempt, status: int) -> bool:
+    """Whether the response to a peer's request states that the origin may send the request to another region.
+
+    An engine of this region failed it, and no other one has. Whether the request may be sent again, the origin knows.
+    """
+    is_failure = context.route_context is not None and (status == 503 or status in RETRIED_STATUSES)
+    return is_failure and attempt.is_at_fault() and _has_attempts(context)
+
+
+def _has_another(proxy: Proxy, context: RequestContext, attempt: Attempt, now: float) -> bool:
+    """Whether a target is ready besides that of `attempt` and earlier ones; for a peer's request, in this region."""
+    router, tried = proxy.router, context.tried_endpoints | {attempt.endpoint_name}
     if context.route_context is not None:
         return router.local.has_another(context, tried)
-    return router.has_other_target(context, tried, now)
+    return router.has_other_target(context, tried, now, failed_region=attempt.region if attempt.from_peer else "")
 
 
 def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
@@ -178,17 +187,16 @@ def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt
     return proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name})
 
 
-def _may_move(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
+def _may_move(proxy: Proxy, context: RequestContext, attempt: Attempt) -> bool:
     """Whether a request, to which an engine responded with an error, is sent to another target.
 
-    The request of a peer stays if this region has no other endpoint: the client is to receive the engine's response,
-    and this agent cannot know whether the peer has another region.
+    The request of a peer stays if this region has no other endpoint: only its origin knows whether another region is
+    left, and forwards the engine's response otherwise (`asks_origin`).
     """
-    tried = context.tried_endpoints | {attempt.endpoint_name}
     return (
         attempt.is_at_fault()
         and not context.needs_object
-        and _has_another(proxy, context, tried, proxy.clock())
+        and _has_another(proxy, context, attempt, proxy.clock())
         and _may_retry(proxy, context, Outcome.ENGINE_ERROR)
     )
 

@@ -12,7 +12,7 @@ from penstock.answers.token_counts import Usage
 from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
+from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.upstream.address import Address
 
@@ -47,6 +47,9 @@ class ForwardedAttempt:
         self.endpoint_name = ""
         self.base_path = b""
         self.target_lines = b"x-penstock-route: %b\r\n" % route_header
+        self.is_charged = False
+        """Whether an engine of the region responded with an error that counts against it, and none else there can
+        serve the request."""
         self._peers = peers
 
     def request_for_target(self, request: Request) -> Request:
@@ -60,6 +63,7 @@ class ForwardedAttempt:
     def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the peer refused the request, or None."""
         if REFUSAL_HEADER not in by_name:
+            self.is_charged = ENGINE_FAILED_HEADER in by_name
             return None
         return REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
 
@@ -92,6 +96,17 @@ class ForwardedAttempt:
 
     def erred(self, error: AnswerError) -> None:
         """Do nothing: the serving region evaluates the health of its endpoint."""
+
+    def is_at_fault(self) -> bool:
+        """Whether the serving region reports that its engine failed the request, and that none else there can serve
+        it."""
+        return self.is_charged
+
+    def failed_first(self, context: RequestContext) -> None:
+        """Exclude the region, whose response was an error of its only engine."""
+        context.failed_because = Reason.ENGINE_FAILED
+        context.broken += 1
+        context.tried(self.region, Reason.ENGINE_FAILED)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Exclude the region after a failure before a response, and report the failed request to the prober."""

@@ -19,7 +19,7 @@ from penstock.planning.plan import ArcReason
 from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.batch_price import BatchWork, batch_work
-from penstock.routing.decision import decide
+from penstock.routing.decision import decide, is_servable
 from penstock.routing.hot_prefixes import SHORTEST
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
 from penstock.routing.reasons import Reason, Refusal
@@ -28,7 +28,6 @@ from penstock.routing.region_selection import (
     RegionChoice,
     RegionRequest,
     RegionView,
-    another_region_serves,
     idle_region_exists,
     soonest_retry_s,
 )
@@ -152,20 +151,26 @@ class Router:
             context.attempts += 1
         return target
 
-    def has_other_target(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
-        """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.
-
-        A forwarded request leaves in any case: its origin knows the other regions.
+    def has_other_target(
+        self, context: RequestContext, tried: frozenset[str], now: float, *, failed_region: str = ""
+    ) -> bool:
+        """Whether a request that leaves its target has another one. A forwarded one has: its origin knows others.
 
         Args:
-            tried: names of the endpoints of this region that have failed, the suspect one included.
+            tried: names of the endpoints of this region that have failed.
+            failed_region: another region that has failed, besides those of the context; empty for none.
         """
-        if context.needs_object:
-            return False
-        if context.route_context is not None or self.local.has_another(context, tried):
-            return True
-        permitted, views = context.residency.permitted, self._views_for(context, now)
-        return another_region_serves(self.region, permitted, views, context.tried_regions)
+        if context.needs_object or context.route_context is not None:
+            return not context.needs_object
+        policy = self._config.policy
+        assert policy is not None
+        regions = {name: why for name, why in context.tried_regions.items() if name != self.region}
+        if failed_region:
+            regions[failed_region] = Reason.ENGINE_FAILED
+        views = self._views_for(context, now)
+        views[self.region] = replace(views[self.region], ready=self.local.has_another(context, tried))
+        request = RegionRequest(self.region, context.model, context.residency.permitted, regions)
+        return is_servable(policy, self._config.plan, request, views)
 
     def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
         """Queue a request that no target has room for, or refuse it.

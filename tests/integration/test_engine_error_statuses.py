@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from penstock.health.region_health import RegionState
 from penstock.policy.kinds.tenants import Tenant
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, ask, chunk
-from tests.support.planet import MODEL
+from tests.support.planet import MODEL, plan
 from tests.support.sockets import ReceivedRequest, Script, ScriptedEngine, engine
 
 FAILED = b'{"error": {"message": "CUDA error: an illegal memory access was encountered"}}'
@@ -30,6 +31,7 @@ def fails(status: int, *, chunked: bool = False, when: Callable[[bytes], bool] =
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if when(received.body):
             head = b"HTTP/1.1 %d Failed\r\nContent-Type: application/json\r\nX-Engine: a\r\n" % status
+            head += b"X-Penstock-Engine-Failed: 1\r\n"
             if chunked:
                 writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(FAILED) + b"0\r\n\r\n")
             else:
@@ -161,6 +163,47 @@ async def test_the_error_of_the_only_engine_of_each_region_is_forwarded(tmp_path
             assert (answer.status, answer.body) == (500, FAILED)
         assert len(far.requests) >= 1
         assert origin.counted() == {"engine_error": 2}
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_request_that_the_only_engine_of_a_serving_region_fails_is_sent_to_another_region(
+    tmp_path: Path, status: int
+) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
+    async with (
+        engine(fails(status)) as bad,
+        engine(SERVES) as good,
+        running_agent(tmp_path / "east", [bad.address], region="us-east") as east,
+        running_agent(tmp_path / "es", [good.address], region="eu-es") as es,
+        running_agent(tmp_path / "origin", [], plan=away, peers={"us-east": east.peer, "eu-es": es.peer}) as origin,
+    ):
+        for streamed in (True, False):
+            answer = await ask(origin, body=request(streamed=streamed))
+            assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+        assert (len(bad.requests), len(good.requests)) == (2, 2)
+        counted = (east.counted(), es.counted(), origin.counted())
+        assert counted == ({"engine_error": 2}, {"ok": 2}, {"ok": 2}), "one account in each region that had it"
+        (endpoint,) = east.endpoints.every()
+        assert endpoint.ejection.failures == 2
+        origin.peers.states["eu-es"] = RegionState.FAILED
+        answer = await ask(origin, body=request())
+        assert (answer.status, answer.body, answer.headers["x-engine"]) == (status, FAILED, "a")
+        assert "x-penstock-engine-failed" not in answer.headers
+        assert origin.counted() == {"ok": 2, "engine_error": 1}
+        assert (east.held(), es.held(), origin.held()) == (0, 0, 0)
+
+
+async def test_two_failed_engines_of_a_serving_region_end_a_request(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
+    async with (
+        engine(fails(500)) as one,
+        engine(fails(500)) as two,
+        engine(SERVES) as near,
+        running_agent(tmp_path / "east", [one.address, two.address], region="us-east") as east,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"us-east": east.peer}) as origin,
+    ):
+        answer = await ask(origin, body=request())
+        assert (answer.status, answer.body, len(near.requests)) == (500, FAILED, 0), "it may be the cause"
 
 
 async def test_the_error_of_a_lone_engine_is_forwarded(tmp_path: Path) -> None:

@@ -41,6 +41,10 @@ REFUSAL_HEADER: Final = b"x-penstock-refusal"
 """Header with the reason code of a refusal, by which an origin detects that a peer refused a request before starting
 it."""
 
+ENGINE_FAILED_HEADER: Final = b"x-penstock-engine-failed"
+"""Header of a response to a peer, by which the origin detects that the error is that of an engine, and that no other
+endpoint of the serving region can serve the request. Removed before clients."""
+
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 """Header with the time (ms) that the sender waits for the response. Clients may send it; engines and peers receive the
 remaining time."""
@@ -239,7 +243,8 @@ _FROM_ENGINE: Final = HeaderFilter(
     (OWN_PREFIX, *LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES),
 )
 _FROM_PEER: Final = HeaderFilter(
-    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS, (*LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES)
+    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS | {ENGINE_FAILED_HEADER},
+    (*LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES),
 )
 
 

@@ -10,15 +10,15 @@ import msgspec
 
 from penstock.admission.retry_after import retry_after_s
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
+from penstock.routing.decision import is_servable
 from penstock.routing.reasons import Reason, Refusal, Rejection
 from penstock.routing.region_selection import (
     Closures,
     RegionChoice,
     RegionRequest,
     RegionView,
-    another_region_serves,
     idle_region_exists,
     plan_shares,
     usable_regions,
@@ -298,14 +298,13 @@ def test_a_request_that_may_not_spill_uses_no_credit() -> None:
     )
 
 
-def test_another_region_serves_if_it_is_permitted_ready_usable_and_has_not_refused() -> None:
-    others = healthy("eu-de", "eu-es", "us-east")
-    assert another_region_serves("eu-de", EU, others, {})
-    assert not another_region_serves("eu-de", residency_class(frozenset({"eu-de"})), others, {})
-    assert not another_region_serves("eu-de", EU, others, {"eu-es": Reason.SATURATED})
-    assert not another_region_serves("eu-de", EU, healthy("eu-de", "us-east"), {})
-    for changed in (RegionView(RegionState.HEALTHY, ready=False), RegionView(RegionState.FAILED, ready=True)):
-        assert not another_region_serves("eu-de", EU, healthy("eu-de") | {"eu-es": changed}, {})
+def test_a_failed_request_is_servable_while_a_region_is_left_that_its_plan_does_not_close() -> None:
+    views, closed = healthy("eu-de", "eu-es"), Closed("eu-de", MODEL, last_resort=False)
+    failed = RegionRequest("eu-de", MODEL, EU, {"eu-es": Reason.ENGINE_FAILED})
+    away = plan("eu-de", EU.name, eu_es=1.0)
+    assert is_servable(policy(), None, failed, views)
+    assert is_servable(policy(), away, failed, views)
+    assert not is_servable(policy(), msgspec.structs.replace(away, closed=(closed,)), failed, views)
 
 
 def test_a_region_that_a_limit_closes_is_rejected_with_the_limit() -> None:
