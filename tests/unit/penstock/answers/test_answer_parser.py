@@ -186,8 +186,9 @@ def test_an_encoded_answer_is_read_and_forwarded_as_it_is(coding: bytes, size: i
 
 @pytest.mark.parametrize("coding", [b"gzip", b"br"])
 def test_a_decompression_bomb_ends_the_reading_only(coding: bytes) -> None:
-    bomb = (gzip.compress if coding == b"gzip" else brotli.compress)(b"a" * 200_000_000)
-    reader = parser(coding=coding)
+    padded = b'{"pad":"%b","usage":%b}' % (b"a" * 20_000_000, json.dumps(USAGE).encode())
+    bomb = (gzip.compress if coding == b"gzip" else brotli.compress)(padded)
+    reader = parser(kind=JSON, coding=coding)
     assert read(bomb, 65536, reader) == bomb
     assert reader.usage is None
 
@@ -471,9 +472,9 @@ def test_an_event_without_end_is_bounded_and_forwarded() -> None:
     for kind, begin in ((EVENTS, b"data: "), (LINES, b"")):
         reader, part = parser(kind=kind), b"x" * 65536
         forwarded = len(reader.feed(begin))
-        for _ in range(1024):
+        for _ in range(256):
             forwarded += len(reader.feed(part))
-        assert forwarded + len(reader.finish(complete=False)) == len(begin) + 1024 * 65536
+        assert forwarded + len(reader.finish(complete=False)) == len(begin) + 256 * 65536
         assert len(reader._splitter.rest) < 1_000_000
 
 
