@@ -99,6 +99,7 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader
+from control_plane.tenants.issuer_key_publisher import APART_S as ISSUER_APART_S
 from control_plane.tenants.issuer_key_publisher import TICK_S as ISSUER_TICK_S
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
@@ -243,7 +244,8 @@ class ControlPlane:
         )
         self._recent = StatusHistory()
         self._sample_rounds = PeriodicJob(self._sample_status, status_history.INTERVAL_S)
-        self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S)
+        self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S, apart_s=ISSUER_APART_S)
+        self._intake.on_issuers_asked = self._ask_issuers
         self._signal_rounds = PeriodicJob(planning.signals.tick, SIGNAL_TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -373,6 +375,10 @@ class ControlPlane:
     def _leadership_changed(self) -> None:
         self._planning_rounds.wake()
         self._budget_rounds.wake()
+
+    def _ask_issuers(self, names: tuple[str, ...]) -> None:
+        self._issuer_keys.ask(names)
+        self._issuer_rounds.wake()
 
     def _budget_of(self, key: BudgetKey, tier: str) -> Budget | None:
         policy = self.view.policy

@@ -280,7 +280,7 @@ class AgentRuntime:
             clock=clock,
         )
         self._reporter = Reporter(self._leader, self._reports.build)
-        self.peers.on_failed = self._reporter.wake
+        self.peers.on_failed = self.config.issuers.on_asked = self._reporter.wake
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()

@@ -83,6 +83,8 @@ class ReportIntake:
         self._leading = leading
         self._metrics = metrics
         self._clock = clock
+        self.on_issuers_asked: Callable[[tuple[str, ...]], None] = lambda names: None
+        """Called with the identity providers whose keys an agent asks for."""
 
     def authenticate(self, headers: Mapping[str, str], purpose: Purpose = Purpose.REPORT) -> ReportHead:
         """Return the head of a report whose body is not read yet.
@@ -140,6 +142,8 @@ class ReportIntake:
             self._metrics.reported(report.region, outcome, regions)
             _log.warning("report rejected", region=report.region, agent=report.agent, reason=verdict.value)
             raise ReportRefused(status, detail)
+        if report.issuers_asked:
+            self.on_issuers_asked(report.issuers_asked)
         receipt = self._leading()
         outcome = ReportOutcome.ACCEPTED if receipt.leading else ReportOutcome.NOT_LEADER
         self._metrics.reported(report.region, outcome, regions)

@@ -27,6 +27,12 @@ from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, other_name, publis
 TICK_S = 1.0
 """Interval (s) at which it is checked which keys are due."""
 
+APART_S = 0.2
+"""Minimum time (s) between two checks, when agents ask for keys."""
+
+ASKED_APART_S = 2.0
+"""Minimum time (s) between two fetches of one issuer's keys that agents ask for."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -36,6 +42,8 @@ class _Fetched(msgspec.Struct):
     tried_at: float = float("-inf")
     """Times (s, monotonic) of the last try and of the last success."""
     fetched_at: float = float("-inf")
+    asked_at: float = float("-inf")
+    """Time (s, monotonic) of the last try that agents asked for."""
     etag: str = ""
     keys: tuple[dict[str, str], ...] = ()
     problem: str = ""
@@ -71,19 +79,28 @@ class IssuerKeyPublisher:
         self._on_ages = on_ages
         self._fetched: dict[tuple[str, str], _Fetched] = {}
         """By name of the issuer and URL of its key set: issuers with one URL may have different intervals."""
+        self._asked: set[str] = set()
         self._published = Mirror(store, keys.ISSUERS, IssuerKeySet, rng=rng)
         self.informer = self._published.informer
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Fetch the keys of issuers with the next tick: an agent has received a token with an unknown key. Once in
+        ASKED_APART_S, whatever tokens clients send."""
+        if self._epoch() is not None:
+            self._asked.update(names)
 
     async def tick(self) -> None:
         """Fetch the keys that are due, and publish those that have changed; no effect without leadership."""
         if self._epoch() is None or not self.informer.synced:
             self._on_ages({})
+            self._asked.clear()
             return
         issuers = self._issuers()
         present = {_place_of(issuer) for issuer in issuers.values()}
         self._fetched = {place: fetched for place, fetched in self._fetched.items() if place in present}
         now = self._clock()
-        due = [each for each in issuers.items() if now - self._of(each[1]).tried_at >= each[1].refresh_s]
+        due = [each for each in issuers.items() if self._is_due(each[1], now)]
+        self._asked.clear()
         # One provider that does not respond must not delay the keys of others.
         await asyncio.gather(*(self._refresh(name, issuer) for name, issuer in due))
         now = self._clock()
@@ -102,6 +119,13 @@ class IssuerKeyPublisher:
                 if found.setdefault(name, issuer).jwks_url != issuer.jwks_url:
                     found[other_name(name, issuer.jwks_url)] = issuer
         return found
+
+    def _is_due(self, issuer: Issuer, now: float) -> bool:
+        fetched = self._of(issuer)
+        if issuer.name in self._asked and now - fetched.asked_at >= ASKED_APART_S:
+            fetched.asked_at = now
+            return True
+        return now - fetched.tried_at >= issuer.refresh_s
 
     def _of(self, issuer: Issuer) -> _Fetched:
         return self._fetched.setdefault(_place_of(issuer), _Fetched())

@@ -152,6 +152,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Mean sizes of requests and responses by model."""
     other_refusals: Annotated[tuple[OtherRefusals, ...], Meta(max_length=MAX_REPORTED)] = ()
     """The newest reasons, but for budgets, for which requests of tenants were refused or ended at this agent."""
+    issuers_asked: Annotated[tuple[str, ...], Meta(max_length=MAX_REPORTED)] = ()
+    """Identity providers whose keys the leader is asked to fetch, because a token has an unknown one."""
 
     @property
     def has_possible_texts(self) -> bool:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
 
 from penstock.routing.reasons import Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import Request
+from regional_agent.http.request_handler import Handler
+
+Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
+"""Handles a request, or responds with its refusal."""
+
+log = structlog.get_logger()
 
 
 class WaitingRequest:
@@ -40,3 +51,27 @@ class WaitingRequest:
     def drop_body(self) -> bool:
         """Return False: the request may yet be sent."""
         return False
+
+
+def serve_after(
+    look_up: Awaitable[None], request: Request, connection: ClientConnection, serve: Serve
+) -> WaitingRequest:
+    """The handler of a complete request that is served after a look-up."""
+
+    async def run() -> None:
+        try:
+            await look_up
+            connection.hand_over(request, serve(request, connection, None))
+        except Exception:
+            log.exception("handling a request after a look-up failed")
+            connection.abort()
+
+    def stop() -> None:
+        task.cancel()
+
+    def refuse(refusal: Refusal) -> None:
+        stop()
+        serve(request, connection, refusal)
+
+    task = asyncio.create_task(run(), name="look-up before a request is served")
+    return WaitingRequest(stop, refuse)

@@ -3,24 +3,13 @@ have been asked for in other regions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-import structlog
-
-from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.http.request_handler import Handler
-from regional_agent.http.waiting_request import WaitingRequest
+from regional_agent.http.waiting_request import Serve, WaitingRequest, serve_after
 from regional_agent.objects.known_objects import KnownObjects
-
-Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
-"""Handles a request, or responds with its refusal."""
-
-log = structlog.get_logger()
-
 
 Regions = Callable[[], Collection[str]]
 """Returns the other regions that may be asked for the objects of a request."""
@@ -39,7 +28,7 @@ def look_up_objects(
     if not unknown or not objects.can_seek(regions):
         return None
     look_up = objects.seek(sought.tenant, unknown, now, regions)
-    return _wait_for(look_up, request, connection, sought.serve)
+    return serve_after(look_up, request, connection, sought.serve)
 
 
 class SoughtObjects(NamedTuple):
@@ -51,23 +40,3 @@ class SoughtObjects(NamedTuple):
     serve: Serve
     """Handles the request afterwards, whether or not the objects were found, or refuses it."""
     regions: Regions = tuple
-
-
-def _wait_for(look_up: Awaitable[None], request: Request, connection: ClientConnection, serve: Serve) -> WaitingRequest:
-    async def run() -> None:
-        try:
-            await look_up
-            connection.hand_over(request, serve(request, connection, None))
-        except Exception:
-            log.exception("handling a request for an object failed")
-            connection.abort()
-
-    def stop() -> None:
-        task.cancel()
-
-    def refuse(refusal: Refusal) -> None:
-        stop()
-        serve(request, connection, refusal)
-
-    task = asyncio.create_task(run(), name="object lookup")
-    return WaitingRequest(stop, refuse)

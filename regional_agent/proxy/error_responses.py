@@ -178,10 +178,11 @@ def refusal_response(
     status = STATUS[refusal.reason]
     code, exceeded = refusal.reason.value, refusal.exceeded
     is_spent = exceeded is not None and exceeded.is_money and exceeded.retry_after_s > MAX_SDK_WAIT_S
+    is_temporary = status == 401 and refusal.retry_after_s is not None
     lines = [
         b"content-type: %b\r\n" % content_type(error_format),
         b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode()),
-        _SHOULD_RETRY[RETRIES[refusal.reason] and not is_spent],
+        _SHOULD_RETRY[is_temporary or (RETRIES[refusal.reason] and not is_spent)],
     ]
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")

@@ -16,7 +16,7 @@ from regional_agent.http.headers.client_keys import offered_keys
 from regional_agent.http.messages import Request
 from regional_agent.tenants.principal import Principal, principal_under
 from regional_agent.tenants.tenant_index import TenantIndex
-from regional_agent.tenants.token_verifier import TokenVerifier, is_token
+from regional_agent.tenants.token_verifier import KEY_AWAITED, TokenVerifier, is_token
 
 MAX_KEY_BYTES = 512
 
@@ -137,12 +137,13 @@ class Keyring:
 
 
 def is_failure(found: Principal | Refusal) -> bool:
-    """Whether a credential counts as a failure of its sender's address: one that never was valid."""
+    """Whether a credential counts as a failure of its sender's address: one that never was valid, nor can become so."""
     return (
         isinstance(found, Refusal)
         and found.reason is Reason.INVALID_API_KEY
         and found is not EXPIRED
         and found is not REVOKED
+        and found is not KEY_AWAITED
     )
 
 

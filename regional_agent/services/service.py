@@ -12,9 +12,9 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
-from regional_agent.http.waiting_request import WaitingRequest
+from regional_agent.http.waiting_request import Serve, WaitingRequest
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.object_lookup import Regions, Serve, SoughtObjects, look_up_objects
+from regional_agent.objects.object_lookup import Regions, SoughtObjects, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy

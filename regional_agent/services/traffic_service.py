@@ -14,9 +14,9 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.http.waiting_request import serve_after
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
-from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY, Sender, model_not_found
@@ -28,6 +28,7 @@ from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
 from regional_agent.services.shared_run_service import SharedRunService
+from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
 
 
@@ -126,7 +127,7 @@ class TrafficService(RoutedService):
         mask = self._authorization.residency(policy, sender.facts)
         return () if isinstance(mask, Refusal) else mask.permitted.regions
 
-    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
+    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
             context = self.read(request, connection.peer_ip)
@@ -135,6 +136,8 @@ class TrafficService(RoutedService):
                 if self.copies is not None and self._reader.plan is not None:
                     self.copies.consider(self._reader.plan, context, connection.peer_ip)
                 return exchange
+            if context is KEY_AWAITED and request.whole:
+                return serve_after(self._config.issuers.wait_changed(), request, connection, self._serve)
             refusal = context
         path = request.path
         if request.route is not None:

@@ -13,6 +13,7 @@ from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
 from penstock.fleet.traffic_report import SpilloverReport
+from penstock.tenancy.refusals import MAX_REPORTED
 from regional_agent.on_demand.on_demand_models import sleeps
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.telemetry.agent_state import AgentState
@@ -95,6 +96,7 @@ class ReportBuilder:
             message_bytes=self._state.tally.message_bytes.report(),
             budget_refusals=self._state.budgets.refusals.newest(time.time()),
             other_refusals=self._state.tally.refusals.newest(time.time()),
+            issuers_asked=self._state.config.issuers.asked()[:MAX_REPORTED],
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +22,12 @@ from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
 
+ANSWER_S = 3.0
+"""Time (s) after a question for new keys for which requests wait for them."""
+
+ASK_APART_S = 5.0
+"""Minimum time (s) between two questions for the keys of one issuer."""
+
 log = structlog.get_logger()
 
 
@@ -29,14 +40,29 @@ class IssuerKeySets(msgspec.Struct, frozen=True):
 class IssuerRegistry:
     """The keys of identity providers, as last published. A removed key is noted in the index as a change."""
 
-    def __init__(self, store: ConfigStore, state_dir: Path, index: TenantIndex, rng: Random) -> None:
+    def __init__(
+        self,
+        store: ConfigStore,
+        state_dir: Path,
+        index: TenantIndex,
+        rng: Random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Create an empty registry; `start` loads it.
 
         Args:
             state_dir: directory in which the registry keeps its file.
             index: invalidates what was identified by a key that changes.
             rng: adds jitter to reconnects.
+            clock: monotonic time (s).
         """
+        self.on_asked: Callable[[], None] = lambda: None
+        """Called when the leader should learn of `asked` at once."""
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}
+        """Time (s) of the last question, by issuer."""
+        self._changed = asyncio.Event()
+        """Set, and replaced, when keys change."""
         self._index = index
         self._file = StateFile(state_dir / "issuer-keys", IssuerKeySets)
         self._values = FollowedValues(store, keys.ISSUERS, IssuerKeySet, self._on_published, rng)
@@ -69,6 +95,26 @@ class IssuerRegistry:
             return next(iter(found.values())) if len(found) == 1 else None
         return found.get(kid)
 
+    def ask(self, issuer: Issuer) -> bool:
+        """Ask the leader to fetch the keys of an issuer, since a token has an unknown one; returns whether an answer
+        may still come. Tokens with invented identifiers cause one question in ASK_APART_S."""
+        now = self._clock()
+        if now - self._asked_at.get(issuer.name, -inf) >= ASK_APART_S:
+            self._asked_at[issuer.name] = now
+            self.on_asked()
+        return now - self._asked_at[issuer.name] < ANSWER_S
+
+    def asked(self) -> tuple[str, ...]:
+        """The issuers whose keys the leader is asked to fetch."""
+        earliest = self._clock() - ANSWER_S
+        return tuple(name for name, asked_at in self._asked_at.items() if asked_at > earliest)
+
+    async def wait_changed(self) -> None:
+        """Wait until keys of any issuer change, or no answer to a question can come any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(self._asked_at.values(), default=-inf) + ANSWER_S - self._clock()):
+                await self._changed.wait()
+
     def status(self) -> dict[str, Any]:
         """Return the number of keys of each issuer, when they changed (Unix time, s), and the age (s) of all."""
         sets = {name: {"keys": len(each.keys), "changed_at": each.changed_at} for name, each in self._sets.items()}
@@ -90,6 +136,8 @@ class IssuerRegistry:
             log.error("keys of an issuer are not used", issuer=name, reason=str(error))
             return False
         self._sets[name], self._keys[name] = key_set, usable
+        self._changed.set()
+        self._changed = asyncio.Event()
         for jwk in () if before is None else before.keys:
             if jwk not in key_set.keys or (before is not None and before.jwks_url != key_set.jwks_url):
                 self._index.note_change(key_source(key_set.issuer, jwk.get("kid", "")))

@@ -26,6 +26,11 @@ MAX_TOKEN_BYTES: Final = 8 * 1024
 SUBJECT_CHARS: Final = 12
 """Hexadecimal digits of the SHA-256 of a token's subject, by which logs and the ledger identify it."""
 
+KEY_AWAITED: Final = Refusal(
+    Reason.INVALID_API_KEY, "the key that signed the token is not known yet; it is being fetched", retry_after_s=1.0
+)
+"""The refusal of a token with an unknown key of a known issuer, while a fetch of its keys is under way."""
+
 _MALFORMED: Final = "the token is malformed"
 
 _ClaimsDecoder: Final = msgspec.json.Decoder(dict[str, Any])
@@ -72,6 +77,8 @@ class TokenVerifier:
         kid, algorithm = header.get("kid"), header.get("alg")
         key = self._issuers.find(issuer, kid) if kid is None or isinstance(kid, str) else None
         if key is None:
+            if isinstance(kid, str) and self._issuers.ask(issuer):
+                return KEY_AWAITED
             return _invalid(f"the issuer {issuer.name} has no key of the token's kid")
         # The key decides which algorithms it may verify, so that no public key is used as the secret of an HMAC.
         if not isinstance(algorithm, str) or algorithm not in key.algorithms or algorithm not in issuer.algorithms:

@@ -31,6 +31,7 @@ from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from regional_agent.requests import tenant_authentication
+from regional_agent.tenants import issuer_registry
 from regional_agent.tenants.issuer_registry import IssuerRegistry
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, ask, code, streams_forever
@@ -53,6 +54,7 @@ class Fleet:
     def __init__(self, issuer: Issuer, agent: Agent, publisher: IssuerKeyPublisher, now: list[float]) -> None:
         self.issuer, self.agent, self.publisher, self._now = issuer, agent, publisher, now
         self.ages: dict[str, float] = {}
+        self.document: issuers.Issuer
 
     async def publish(self) -> None:
         """Fetch the provider's keys, as the leader does every few seconds."""
@@ -74,6 +76,8 @@ class Fleet:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
+    # Nothing answers questions for keys, but in one test.
+    monkeypatch.setattr(issuer_registry, "ANSWER_S", 0.0)
 
 
 @asynccontextmanager
@@ -100,7 +104,7 @@ async def fleet(directory: Path, script: Script = answers, **fields: Any) -> Asy
         await publisher.informer.wait_synced()
         agent.config.policy = in_force
         running = Fleet(issuer, agent, publisher, now)
-        running.ages = ages
+        running.ages, running.document = ages, document
         try:
             await running.rotate(one=RSA)
             yield running
@@ -185,6 +189,52 @@ async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: P
         second.send(post(BODY, f"Authorization: Bearer {running.issuer.token('two', 'EdDSA')}"))
         assert (await second.head())[0] == 200
         second.close()
+
+
+async def test_an_unknown_key_is_fetched_once_and_invented_ones_cause_no_further_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_registry, "ANSWER_S", PATIENCE_S)
+    async with fleet(tmp_path) as running:
+        issuer, registry, publisher = running.issuer, running.agent.config.issuers, running.publisher
+        asking: list[asyncio.Task[None]] = []
+
+        def ask_leader() -> None:
+            publisher.ask(registry.asked())
+            asking.append(asyncio.create_task(publisher.tick()))
+
+        registry.on_asked = ask_leader
+        issuer.private["two"] = ED
+        issuer.keys.append(jwk("two", ED))
+        tokens = [issuer.token("two", "EdDSA", sub=f"ada{number}") for number in range(4)]
+        assert await asyncio.gather(*map(running.status, tokens)) == [(200, "")] * 4
+        assert len(asking) == 1
+        monkeypatch.setattr(issuer_registry, "ANSWER_S", 0.0)
+        for number in range(5):
+            assert (await running.status(issuer.token("one", header={"kid": f"invented{number}"})))[0] == 401
+        await asyncio.gather(*asking)
+        assert len(asking) == 1
+        # Agents that ask at the same time cause one fetch.
+        before, fetches = publisher._of(running.document).tried_at, 0
+        for _ in range(10):
+            running._now[0] += 0.5
+            publisher.ask(["idp"])
+            await publisher.tick()
+            fetches += publisher._of(running.document).tried_at != before
+            before = publisher._of(running.document).tried_at
+        assert fetches == 2
+
+
+async def test_a_request_that_does_not_wait_for_its_key_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_registry, "ANSWER_S", PATIENCE_S)
+    async with fleet(tmp_path) as running, httpx.AsyncClient() as http:
+        token = running.issuer.token("one", header={"kid": "two"})
+        url = f"http://{running.agent.traffic}/v1/models"
+        answer = await http.get(url, headers={"authorization": f"Bearer {token}"})
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (401, "true")
+        assert answer.headers["retry-after"] in ("1", "2")
 
 
 async def test_a_token_without_an_identifier_ends_with_its_key(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -77,6 +78,14 @@ def test_a_follower_accepts_the_report_and_names_the_leader() -> None:
     assert send(desk, body, headers) == ReportReceipt(False, "http://leader")
     assert desk.fleet.snapshot.agents
     assert desk.counted("eu-de", "not_leader") == 1
+
+
+def test_an_agent_asks_for_the_keys_of_an_issuer(desk: Desk) -> None:
+    asked: list[tuple[str, ...]] = []
+    desk.intake.on_issuers_asked = asked.append
+    send(desk, *packed(report("eu-de")))
+    send(desk, *packed(replace(report("eu-de"), seq=2, issuers_asked=("corp",))))
+    assert asked == [("corp",)]
 
 
 BODY, HEADERS = packed(report("eu-de"))
