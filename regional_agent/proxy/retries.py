@@ -76,10 +76,11 @@ def after_rejection(
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
     accepts_in_s = attempt.accepts_in_s if isinstance(attempt, LocalAttempt) else 0.0
-    left_s = context.received_at + context.max_wait_s - now
-    if accepts_in_s > left_s and not _has_another(proxy, context, attempt, now):
-        detail = f"the engine accepts the request in {accepts_in_s:g} s"
-        return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
+    if accepts_in_s > context.received_at + context.max_wait_s - now:
+        context.busy_endpoints -= {attempt.endpoint_name}
+        if not _has_another(proxy, context, attempt, now):
+            detail = f"the engine accepts the request in {accepts_in_s:g} s"
+            return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
 
 
@@ -173,10 +174,10 @@ def asks_origin(context: RequestContext, attempt: Attempt, status: int) -> bool:
 
 
 def _has_another(proxy: Proxy, context: RequestContext, attempt: Attempt, now: float) -> bool:
-    """Whether a target is ready besides that of `attempt` and earlier ones; for a peer's request, in this region."""
-    router, tried = proxy.router, context.tried_endpoints | {attempt.endpoint_name}
+    """Whether a target is ready besides that of `attempt` and those that failed; of a peer's request, here."""
+    router, tried = proxy.router, context.tried_endpoints - context.busy_endpoints | {attempt.endpoint_name}
     if context.route_context is not None:
-        return router.local.has_another(context, tried)
+        return router.burst.has_another_here(context, tried, now)
     return router.has_other_target(context, tried, now, failed_region=attempt.region if attempt.from_peer else "")
 
 

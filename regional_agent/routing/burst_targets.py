@@ -82,6 +82,12 @@ class BurstTargets:
             return None
         return self._place(context, self._otherwise(context, now, in_turn=False), now, may_start=False)
 
+    def has_another_here(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
+        """Whether an endpoint of this region besides those `tried` can serve a request: one of its own, or a burst
+        endpoint, which serves what would be refused otherwise."""
+        otherwise = Otherwise(0, inf, context.deadline_at - now)
+        return self._local.has_another(context, tried) or self._choose(context, tried, otherwise, now) is not None
+
     def consider(self, policy: Policy, model: Model, now: float) -> tuple[ConsideredEndpoint, ...]:
         """Return the burst endpoints of a model, with the reason against each for a request that would not wait for its
         turn. Changes no state."""
@@ -108,17 +114,11 @@ class BurstTargets:
         self, context: RequestContext, otherwise: Otherwise, now: float, *, may_start: bool = True
     ) -> LocalAttempt | None:
         """Reserve a burst endpoint; with `may_start`, also one whose server has to start."""
-        local, model = self._local, context.model
-        pool, terms = local.endpoints.burst_pool(model), self._terms(context.policy, model)
-        if terms is None or not pool.ready or not _may_burst(context, local.region):
+        local, model, terms = self._local, context.model, self._terms(context.policy, context.model)
+        chosen = self._choose(context, NO_ENDPOINTS, otherwise, now)
+        if chosen is None or terms is None or (chosen[1].cold_s and not may_start):
             return None
-        chosen = local.chooser.choose(pool, context.estimate, excluded_endpoints(pool, context), 0.0, now)
-        if not isinstance(chosen, tuple):
-            return None
-        endpoint = chosen[0]
-        start = self._start(endpoint, model, terms, now)
-        if why_not(context.policy, terms, otherwise, start) is not None or (start.cold_s and not may_start):
-            return None
+        endpoint, start = chosen
         kind = RequestKind.BURST if context.route_context is None else RequestKind.FORWARDED
         attempt = local.serving(context, endpoint, kind, now)
         usual_s = attempt.expected_first_byte_s() or (0.0 if context.estimate.streaming else start.service_s)
@@ -131,6 +131,20 @@ class BurstTargets:
         attempt.queued = True
         attempt.prefill_over_at += server.cold_start_s(terms)
         return attempt
+
+    def _choose(
+        self, context: RequestContext, tried: frozenset[str], otherwise: Otherwise, now: float
+    ) -> tuple[Endpoint, BurstStart] | None:
+        """Return a burst endpoint besides those `tried` that a request uses, and its start; None if it uses none."""
+        local, model = self._local, context.model
+        pool, terms = local.endpoints.burst_pool(model), self._terms(context.policy, model)
+        if terms is None or not pool.ready or not _may_burst(context, local.region):
+            return None
+        chosen = local.chooser.choose(pool, context.estimate, excluded_endpoints(pool, context) | tried, 0.0, now)
+        if not isinstance(chosen, tuple):
+            return None
+        start = self._start(chosen[0], model, terms, now)
+        return None if why_not(context.policy, terms, otherwise, start) is not None else (chosen[0], start)
 
     def _ended(self, model: str, used_s: float, cost: float) -> None:
         self.used_s[model] += used_s

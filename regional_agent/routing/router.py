@@ -168,7 +168,7 @@ class Router:
         if failed_region:
             regions[failed_region] = Reason.ENGINE_FAILED
         views = self._views_for(context, now)
-        views[self.region] = replace(views[self.region], ready=self.local.has_another(context, tried))
+        views[self.region] = replace(views[self.region], ready=self.burst.has_another_here(context, tried, now))
         request = RegionRequest(self.region, context.model, context.residency.permitted, regions)
         return is_servable(policy, self._config.plan, request, views)
 

@@ -287,8 +287,20 @@ async def test_residency_holds_for_it(tmp_path: Path) -> None:
             assert len(burst.targets) == 1
 
 
-async def test_free_slots_of_an_endpoint_at_which_a_request_failed_are_not_free_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        b"",
+        b'HTTP/1.1 500 X\r\nContent-Length: 13\r\n\r\n{"error":"a"}',
+        b'HTTP/1.1 503 X\r\nContent-Length: 13\r\n\r\n{"error":"a"}',
+        b"HTTP/1.1 429 X\r\nRetry-After: 600\r\nContent-Length: 0\r\n\r\n",
+        b'HTTP/1.1 200 X\r\nContent-Length: 13\r\n\r\n{"error":"a"}',
+    ],
+    ids=["closes", "500", "503", "quota", "200"],
+)
+async def test_it_serves_what_the_only_other_endpoint_of_the_region_fails(tmp_path: Path, failure: bytes) -> None:
     async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(failure)
         writer.close()
 
     async with ServerlessEndpoint() as burst, engine(fails) as own:
@@ -297,4 +309,10 @@ async def test_free_slots_of_an_endpoint_at_which_a_request_failed_are_not_free_
             use_price(agent, PRICE)
             assert (await ask(agent)).status == 200
             assert len(own.requests) == 1
-        assert burst.targets == ["/v1/chat/completions"]
+            burst.status = 500
+            if failure.startswith(b"HTTP/1.1 50"):
+                assert json.loads((await ask(agent)).body) == {"ok": 1}, "the last error is forwarded"
+            use_price(agent, None)
+            assert (await ask(agent)).status >= 429
+            assert agent.held() == 0
+        assert set(burst.targets) == {"/v1/chat/completions"}
