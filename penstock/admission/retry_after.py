@@ -16,6 +16,9 @@ MAX_RETRY_S = 120.0
 MIN_SPREAD_S = 2
 """Minimum interval (s) over which the retries of clients that were refused together are spread."""
 
+MAX_DIGITS = 9
+"""Maximum number of digits of a Retry-After that is read."""
+
 MAX_SPREAD_S = 60
 """Maximum such interval (s): the end of a day or month is not postponed by hours."""
 
@@ -30,6 +33,11 @@ def retry_after_s(wait_s: float, max_wait_s: float = DEFAULT_MAX_WAIT_S) -> floa
         max_wait_s: maximum wait (s) of a request.
     """
     return max(MIN_RETRY_S, min(wait_s - max_wait_s / 2, MAX_RETRY_S))
+
+
+def stated_retry_after_s(value: bytes) -> float:
+    """Return the time (s) that a Retry-After states; 0 for none, and for a date."""
+    return float(value) if value.isdigit() and len(value) <= MAX_DIGITS else 0.0
 
 
 def spread_retry_after_s(wait_s: float, rng: Random) -> int:

@@ -166,12 +166,12 @@ def error_format_of(request: Request) -> ErrorFormat:
 
 
 def refusal_response(
-    refusal: Refusal, rng: Random, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = ""
+    refusal: Refusal, rng: Random | None, error_format: ErrorFormat = ErrorFormat.OPENAI, request_id: str = ""
 ) -> tuple[int, list[bytes], bytes]:
     """Status, header lines and body of a refusal.
 
     Args:
-        rng: spreads the Retry-After times of clients.
+        rng: spreads the Retry-After times of clients; None for a peer, whose agent spreads them.
         error_format: the error format of the request's route.
         request_id: identifies the request; empty if the bytes received were not a valid request.
     """
@@ -191,13 +191,7 @@ def refusal_response(
     if status == 426:
         lines.append(b"upgrade: websocket\r\n")
     if refusal.retry_after_s is not None:
-        after_s = spread_retry_after_s(refusal.retry_after_s, rng)
-        lines.append(b"retry-after: %d\r\n" % after_s)
-        if exceeded is not None and refusal.retry_after_s <= MAX_SDK_WAIT_S:
-            # An exact time, since the budget admits the next request then; spread as above.
-            lines.append(b"retry-after-ms: %d\r\n" % ceil(refusal.retry_after_s * 1000 * (1 + rng.random() / 2)))
-        elif after_s > MAX_SDK_WAIT_S and not is_spent:
-            lines.append(b"retry-after-ms: %d\r\n" % rng.randint(MAX_SDK_WAIT_S * 500, MAX_SDK_WAIT_S * 1000))
+        lines += _retry_after_lines(refusal.retry_after_s, rng, is_budget=exceeded is not None, is_spent=is_spent)
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
     if refusal.try_urls:
@@ -211,6 +205,20 @@ def refusal_response(
     if exceeded is not None and error_format is ErrorFormat.OPENAI:
         return status, lines, openai_error(*openai_limit(exceeded, is_spent=is_spent), refusal.detail)
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
+
+
+def _retry_after_lines(wait_s: float, rng: Random | None, *, is_budget: bool, is_spent: bool) -> list[bytes]:
+    """The header lines by which a client, or with `rng` None a peer, learns when to retry."""
+    if rng is None:
+        return [b"retry-after: %d\r\n" % ceil(wait_s)]
+    after_s = spread_retry_after_s(wait_s, rng)
+    lines = [b"retry-after: %d\r\n" % after_s]
+    if is_budget and wait_s <= MAX_SDK_WAIT_S:
+        # An exact time, since the budget admits the next request then; spread as above.
+        lines.append(b"retry-after-ms: %d\r\n" % ceil(wait_s * 1000 * (1 + rng.random() / 2)))
+    elif after_s > MAX_SDK_WAIT_S and not is_spent:
+        lines.append(b"retry-after-ms: %d\r\n" % rng.randint(MAX_SDK_WAIT_S * 500, MAX_SDK_WAIT_S * 1000))
+    return lines
 
 
 def message_error(refusal: Refusal, error_format: ErrorFormat, request_id: str) -> bytes:

@@ -22,7 +22,8 @@ _OK: Final = Outcome.OK
 def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
     """Return status, header lines and body of the refusal of an authorized request, in the error format of its API."""
     error_format = error_format_of(context.request)
-    status, lines, body = refusal_response(refusal, proxy.rng, error_format, context.request_id)
+    rng = proxy.rng if context.route_context is None else None
+    status, lines, body = refusal_response(refusal, rng, error_format, context.request_id)
     if context.reservation is not None:
         lines.append(rate_limit_lines(context.reservation.budgets, error_format))
     return status, lines, body

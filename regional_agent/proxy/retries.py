@@ -75,12 +75,12 @@ def after_rejection(
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
-    accepts_in_s = attempt.accepts_in_s if isinstance(attempt, LocalAttempt) else 0.0
+    accepts_in_s = attempt.accepts_in_s
     if accepts_in_s > context.received_at + context.max_wait_s - now:
         context.busy_endpoints -= {attempt.endpoint_name}
-        if not _has_another(proxy, context, attempt, now):
-            detail = f"the engine accepts the request in {accepts_in_s:g} s"
-            return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
+        if not (_has_another(proxy, context, attempt, now) or _may_wait_for_another(proxy, context, attempt)):
+            who = attempt.region if attempt.from_peer else "the engine"
+            return Refusal(_SATURATED, f"{who} accepts the request in {accepts_in_s:g} s", retry_after_s=accepts_in_s)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
 
 
@@ -179,6 +179,14 @@ def _has_another(proxy: Proxy, context: RequestContext, attempt: Attempt, now: f
     if context.route_context is not None:
         return router.burst.has_another_here(context, tried, now)
     return router.has_other_target(context, tried, now, failed_region=attempt.region if attempt.from_peer else "")
+
+
+def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attempt) -> bool:
+    """Whether a request for which no target is ready waits for one besides that of `attempt`: for an endpoint that
+    starts, for a region that is full, or, as batch work, for any region."""
+    known = (attempt.region, proxy.router.region)
+    is_full = any(why is _SATURATED for region, why in context.tried_regions.items() if region not in known)
+    return is_full or (attempt.from_peer and context.is_batch) or proxy.router.awaits_endpoint(context)
 
 
 def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:

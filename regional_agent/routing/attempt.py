@@ -6,13 +6,14 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.accounts.retry_rules import RetryReason
+from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
 from penstock.health import orca, preemption
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 BUSY_STATUSES: Final = frozenset({429, 503, 529})
 """Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
-
-MAX_RETRY_AFTER_DIGITS: Final = 9
 
 BUSY_REST_S: Final = 0.5
 """Minimum time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy.
@@ -149,7 +148,7 @@ class LocalAttempt(Placement[Endpoint]):
         """Return False: the target is not a peer region."""
         return False
 
-    def on_head(self, status: int, by_name: Container[bytes], headers: Sequence[Header]) -> Reason | None:
+    def on_head(self, status: int, by_name: Mapping[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the target rejected the request without starting it, or None."""
         if status < 400 and orca.HEADER not in by_name and preemption.HEADER not in by_name:
             return None
@@ -158,7 +157,7 @@ class LocalAttempt(Placement[Endpoint]):
             return Reason.ENGINE_FAILED
         self._judge_again()
         if status == 429:
-            self.accepts_in_s = _retry_after_s(headers)
+            self.accepts_in_s = stated_retry_after_s(by_name.get(b"retry-after", b""))
         return Reason.SATURATED if status in BUSY_STATUSES else None
 
     def on_first_byte(self, now: float) -> None:
@@ -351,12 +350,6 @@ class LocalAttempt(Placement[Endpoint]):
         context.busy_endpoints |= {self.endpoint.name}
         rest_s = (now - context.received_at) * BUSY_REST_SHARE
         context.rests_until = now + min(MAX_BUSY_REST_S, max(BUSY_REST_S, rest_s))
-
-
-def _retry_after_s(headers: Sequence[Header]) -> float:
-    """The value (s) of Retry-After; 0 without one, or with a date."""
-    value = next((value for name, value in headers if name == b"retry-after"), b"")
-    return float(value) if value.isdigit() and len(value) <= MAX_RETRY_AFTER_DIGITS else 0.0
 
 
 Attempt = LocalAttempt | ForwardedAttempt

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
+from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.token_counts import Usage
 from penstock.health.progress import Stall
@@ -50,6 +51,8 @@ class ForwardedAttempt:
         self.is_charged = False
         """Whether an engine of the region responded with an error that counts against it, and none else there can
         serve the request."""
+        self.accepts_in_s = 0.0
+        """Retry-After (s) of a region that refused the request as full; 0 otherwise."""
         self._peers = peers
 
     def request_for_target(self, request: Request) -> Request:
@@ -65,7 +68,10 @@ class ForwardedAttempt:
         if REFUSAL_HEADER not in by_name:
             self.is_charged = ENGINE_FAILED_HEADER in by_name
             return None
-        return REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+        reason = REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+        if reason is Reason.SATURATED:
+            self.accepts_in_s = stated_retry_after_s(by_name.get(b"retry-after", b""))
+        return reason
 
     def on_first_byte(self, now: float) -> None:
         """Do nothing: this agent holds no reservation."""

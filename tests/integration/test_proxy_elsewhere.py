@@ -166,6 +166,20 @@ async def test_a_used_up_quota_of_an_engine_is_reported_at_once(
     asked.clear()
     async with (
         engine(limits) as gpu,
+        running_agent(tmp_path / "far", [gpu.address], region="us-east") as server,
+        running_agent(tmp_path / "origin", [], peers={"us-east": server.peer}) as origin,
+    ):
+        limit_queue(server, max_wait_s=20.0)
+        limit_queue(origin, max_wait_s=20.0)
+        status, headers, body = await ask(origin)
+        if waits:
+            assert (status, len(asked)) == (200, 2)
+        else:
+            assert (status, code(body), len(asked)) == (429, "saturated", 1)
+            assert int(headers["retry-after"]) >= 60
+    asked.clear()
+    async with (
+        engine(limits) as gpu,
         engine(answers) as other,
         running_agent(tmp_path / "two", [gpu.address, other.address]) as agent,
     ):
