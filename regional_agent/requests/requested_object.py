@@ -11,7 +11,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.route_fields import has_value, is_no_identifier, object_in
+from regional_agent.requests.route_fields import has_value, is_no_identifier, names_items, object_in
 
 NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 
@@ -49,8 +49,12 @@ def earlier_object(
 ) -> ObjectLocation | Refusal | None:
     """Return the location of the object from which a request continues; None if the request names none.
 
-    An identifier that is unknown is refused: it may be that of another tenant, and engines check no tenant.
+    An identifier that is unknown is refused: it may be that of another tenant, and engines check no tenant. Those of
+    items in earlier responses are always unknown.
     """
+    for pointer in route.cost.prompt:
+        if names_items(request, pointer):
+            return Refusal(Reason.NOT_FOUND, f"{pointer} has a reference to an item; send the item: {NO_OBJECT}")
     object_id = object_in(request, route.previous_object)
     if object_id is None:
         if is_no_identifier(request, route.previous_object):

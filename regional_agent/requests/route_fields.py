@@ -7,7 +7,9 @@ agent.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import check_numbers, first_value, is_null, text_value
@@ -29,6 +31,20 @@ _PATH, _FORM, _HEADER, _QUERY = ModelSource.PATH, ModelSource.FORM, ModelSource.
 _JSON_LENGTH: Final = b"inference-header-content-length"
 """Header with the size (bytes) of the JSON before the binary tensors of a request (Open Inference Protocol, extension
 for binary data)."""
+
+_ITEM_REFERENCE: Final = "item_reference"
+
+
+class _Item(msgspec.Struct):
+    """The fields of an input item that tell whether it only names an item of an earlier response."""
+
+    id: Any = None
+    type: Any = None
+    role: Any = None
+
+
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_item: Final = msgspec.json.Decoder(_Item)
 
 _NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream")
 
@@ -88,6 +104,26 @@ def has_value(request: Request, pointer: str) -> bool:
     """Whether a complete body has a value other than null at a JSON pointer."""
     value = _value_in_body(request, pointer)
     return value is not None and not is_null(value)
+
+
+def names_items(request: Request, pointer: str) -> bool:
+    """Whether a list in a complete body has an element that only names an item of an earlier response."""
+    body = request.body
+    value = _value_in_body(request, pointer) if b'"id"' in body or b"\\u" in body else None
+    try:
+        items = [] if value is None else _items.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(_is_reference(item) for item in items)
+
+
+def _is_reference(element: bytes | Raw) -> bool:
+    """Whether an element is a reference: by its type, or, as OpenAI's API permits, by having an identifier alone."""
+    try:
+        item = _item.decode(element)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return item.type == _ITEM_REFERENCE or (item.id is not None and item.type is None and item.role is None)
 
 
 def _value_in_body(request: Request, pointer: str) -> Raw | None:

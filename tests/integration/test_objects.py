@@ -199,8 +199,14 @@ async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tm
             body = b'{"model": "%b", "previous_response_id": %b}' % (MODEL.encode(), value)
             answer = await ask(agent, theirs, body=body, path=RESPONSES)
             assert (answer.status, code(answer.body)) == (400, "bad_request"), "an engine could convert the value"
+        item = b'{"type": "item_reference", "id": "msg_1"}'
+        for written in (item, b'{"id": "msg_1"}', b'{"\\u0069d": "x", "type": null}', b'"x", ' + item):
+            body = b'{"model": "%b", "input": [{"role": "user", "content": "a"}, %b]}' % (MODEL.encode(), written)
+            answer = await ask(agent, theirs, body=body, path=RESPONSES)
+            assert (answer.status, code(answer.body)) == (404, "not_found"), written
         assert sum(len(each.requests) for each in engines) == sent
-        assert (await proceed(agent, last, ours)).status == 200
+        whole = {"type": "message", "role": "assistant", "id": "msg_1", "content": "item_reference"}
+        assert (await proceed(agent, last, ours, input=[whole])).status == 200
 
 
 async def test_conversations_are_unknown_since_the_fleet_creates_none(tmp_path: Path) -> None:
