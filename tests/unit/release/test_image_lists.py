@@ -43,6 +43,8 @@ def test_every_dependency_is_in_the_image() -> None:
     wanted = {re.match(r"[\w.-]+", each)[0].lower() for each in sum(extras, declared["dependencies"])}  # type: ignore[index]
     pinned = {line.partition("==")[0] for line in (LISTS / "python-amd64.txt").read_text().splitlines()}
     assert wanted <= pinned
+    unbounded = [each for each in sum(extras, declared["dependencies"]) if "<" not in each and "==" not in each]
+    assert unbounded == ["tzdata>=2026.1"], "installations of the wheel choose the newest versions"
 
 
 @pytest.mark.parametrize(
