@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.jobs.completion_window import DEFAULT_WINDOW, shown_deadline
 from penstock.jobs.job_records import Claim, JobSender
 
-LIFETIME_S: Final = 86_400
-"""Time (s) for which a request may wait and run."""
+WINDOW_HEADER: Final = b"x-completion-window"
+"""Header of an asynchronous request: its completion window."""
 
 MAX_HEADERS: Final = 64
 """Maximum number of headers that are kept of a request, and of a response."""
@@ -66,6 +67,7 @@ class AsyncRequest(msgspec.Struct, frozen=True):
     """Unix time (s)."""
     webhook: str = ""
     """URL that receives the end of the request; empty for none."""
+    completion_window: str = DEFAULT_WINDOW
 
 
 class JobEnd(msgspec.Struct, frozen=True):
@@ -124,7 +126,8 @@ def job_object(
         "method": record.method,
         "path": record.target.partition("?")[0],
         "created_at": record.created_at,
-        "expires_at": record.expires_at,
+        "completion_window": record.completion_window,
+        "expires_at": shown_deadline(record.expires_at),
         "started_at": None if claim is None else int(claim.started_at),
         "ended_at": None if end is None else int(end.at),
         "retained_until": None if end is None else int(end.at + retention_s),

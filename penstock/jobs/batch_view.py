@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.jobs.batch_state import BatchState
-from penstock.jobs.completion_window import expected_at
+from penstock.jobs.completion_window import expected_at, shown_deadline
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
 
 _ENDED_AT: Final = {
@@ -35,7 +35,7 @@ def batch_object(
 ) -> dict[str, Any]:
     """The batch as a JSON object (https://platform.openai.com/docs/api-reference/batch/object).
 
-    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far.
+    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far, which may be after `expires_at`.
 
     Args:
         now: Unix time (s).
@@ -64,7 +64,7 @@ def batch_object(
         "error_file_id": None if end is None else end.error_file_id,
         "created_at": record.created_at,
         "in_progress_at": _seconds(started_at),
-        "expires_at": record.expires_at,
+        "expires_at": shown_deadline(record.expires_at),
         "finalizing_at": None if end is None else _seconds(end.finalizing_at),
         **dict.fromkeys(_ENDED_AT.values()),
         "cancelling_at": None,

@@ -7,7 +7,7 @@
     tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, cancellation, end
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
     tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
-    open/<region>/<tenant>/<batch or job>            marks what has not ended
+    open/<region>/<tenant>/<batch or job>.<deadline> marks what has not ended
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
@@ -285,6 +285,23 @@ class JobPaths(NamedTuple):
         """Paths of the webhook of the end at `at` (Unix time, s). A deleted job can be submitted and end again."""
         return EventPaths(self.tenant, f"{self.id}.{int(at * 1000)}")
 
-    def mark(self, region: str) -> str:
-        """Path of the mark of a batch that has not ended."""
-        return f"{open_batches(region)}/{self.tenant}/{self.id}"
+    def mark(self, region: str, expires_at: int) -> str:
+        """Path of the mark of a job that has not ended and expires at a Unix time (s)."""
+        return f"{open_batches(region)}/{self.tenant}/{self.id}.{expires_at}"
+
+
+class OpenJob(NamedTuple):
+    """A batch or asynchronous request that has not ended."""
+
+    paths: JobPaths
+    deadline_at: float
+    """Unix time (s)."""
+    mark: str
+    """Path of its mark."""
+
+
+def open_job(mark: str) -> OpenJob | None:
+    """Return the job of a mark; None for another object. The mark of an earlier release has no deadline: it is first."""
+    tenant, _, name = mark.split("/", 2)[2].partition("/")
+    job, _, deadline = name.partition(".")
+    return OpenJob(JobPaths(tenant, job), float(deadline or 0), mark) if is_job(job) and tenant else None

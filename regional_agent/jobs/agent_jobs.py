@@ -64,8 +64,8 @@ class AgentJobs:
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker, keys)
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _connect(self, sender: JobSender) -> tuple[JobService, InternalRequests]:
-        service = JobService(self._reader, self._proxy, self._config, self._region, sender)
+    def _connect(self, sender: JobSender, deadline_at: float) -> tuple[JobService, InternalRequests]:
+        service = JobService(self._reader, self._proxy, self._config, self._region, sender, deadline_at)
         header = self._reader.authorization.location_header
         return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES, self.memory)
 

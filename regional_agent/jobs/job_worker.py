@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState
+from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, may_claim
-from penstock.jobs.job_order import fair_order
+from penstock.jobs.completion_window import shown_deadline
+from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
-from penstock.jobs.store_paths import JobPaths
+from penstock.jobs.store_paths import JobPaths, OpenJob
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import cancel, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
@@ -29,7 +31,7 @@ from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.response_memory import ResponseMemory
-from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.batch_store import BatchStore, JobRecord
 from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.services.job_service import JobService
@@ -51,10 +53,8 @@ MAX_TRACKED: Final = 10_000
 
 log = structlog.get_logger()
 
-Connect = Callable[[JobSender], tuple[JobService, InternalRequests]]
-"""Returns the service for the requests of a sender, and sends requests to it."""
-
-Record = BatchRecord | AsyncRequest
+Connect = Callable[[JobSender, float], tuple[JobService, InternalRequests]]
+"""Returns the service for the requests of a sender, by their deadline (monotonic time, s), and sends requests to it."""
 
 
 class JobWorker:
@@ -133,15 +133,27 @@ class JobWorker:
             "store_problem": self.problem or None,
             "requests": len(self._requests),
             "batches": {
-                batch: {"completed": run.counts.completed, "failed": run.counts.failed, "total": run.record.requests}
+                batch: {
+                    "completed": run.counts.completed,
+                    "failed": run.counts.failed,
+                    "total": run.record.requests,
+                    "expires_at": shown_deadline(run.record.expires_at),
+                }
                 for batch, run in self._batches.items()
             },
         }
 
-    def concurrency(self) -> int:
-        """Return how many requests each batch may run at a time now."""
+    def concurrency(self, batch: str) -> int:
+        """Return how many requests a batch may run or queue at a time now."""
         store = self._stores.store
-        return 1 if store is None else max(1, (store.concurrency - len(self._requests)) // max(1, len(self._batches)))
+        limit = 1 if store is None else max(1, store.concurrency - len(self._requests))
+        if len(self._batches) <= 1:
+            return limit
+        records = (
+            RunningBatch(run.record.id, run.record.sender.tenant, run.record.expires_at, run.requests_left)
+            for run in self._batches.values()
+        )
+        return request_shares(limit, records).get(batch, 1)
 
     async def _look(self) -> None:
         store = self._stores.opened()
@@ -151,7 +163,8 @@ class JobWorker:
         for tracked in (self._not_before, self._claims_seen):
             if len(tracked) > MAX_TRACKED:
                 tracked.clear()
-        for paths in fair_order(await store.batches.open_jobs(), self._tasks.keys(), time.time(), self._rng):
+        for job in fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng):
+            paths = job.paths
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
             is_batch = store_paths.is_batch(paths.id)
@@ -160,7 +173,7 @@ class JobWorker:
             if self._memory.is_full:
                 break
             try:
-                record = await self._read(store.batches, paths)
+                record = await self._read(store.batches, job)
                 claim = None if record is None else await self._claim(store.batches, paths)
             except UnreadableRecord as error:
                 log.warning("a job cannot be read", job=paths.id, error=str(error))
@@ -169,21 +182,21 @@ class JobWorker:
             if record is not None and claim is not None:
                 await self._start(store, paths, record, claim)
 
-    async def _read(self, jobs: BatchStore, paths: JobPaths) -> Record | None:
+    async def _read(self, jobs: BatchStore, job: OpenJob) -> JobRecord | None:
         """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""
-        is_batch = store_paths.is_batch(paths.id)
-        kind: type[BatchRecord] | type[AsyncRequest] = BatchRecord if is_batch else AsyncRequest
-        record = await jobs.storage.find_record(paths.record, kind)
+        paths = job.paths
+        record = await jobs.record(paths)
         if record is None:
             now = time.monotonic()
             if now - self._not_before.setdefault(f"missing {paths.id}", now) > MISSING_S:
                 await jobs.storage.delete_all(paths.data)
-                await jobs.storage.delete(paths.mark(jobs.region))
+                await jobs.storage.delete(job.mark)
             return None
         end = await jobs.find_end(paths)
         if end is None:
             return record
-        await jobs.close(paths, end, record.webhook)
+        await jobs.close(record, end)
+        await jobs.storage.delete(job.mark)
         return None
 
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
@@ -208,8 +221,8 @@ class JobWorker:
             known = self._claims_seen[job] = until, now
         return now - known[1]
 
-    async def _start(self, store: OpenStore, paths: JobPaths, record: Record, claim: Claim) -> None:
-        service, requests = self._connect(record.sender)
+    async def _start(self, store: OpenStore, paths: JobPaths, record: JobRecord, claim: Claim) -> None:
+        service, requests = self._connect(record.sender, time.monotonic() + record.expires_at - time.time())
         sender = service.sender()
         if isinstance(sender, Refusal):
             if sender.retry_after_s is None:
@@ -220,7 +233,9 @@ class JobWorker:
         runner = RequestRunner(requests, self._metrics)
         run: BatchRun | RequestRun
         if isinstance(record, BatchRecord):
-            run = self._batches[record.id] = BatchRun(record, claim, store, runner, self.concurrency, self._memory)
+            run = self._batches[record.id] = BatchRun(
+                record, claim, store, runner, partial(self.concurrency, record.id), self._memory
+            )
             if is_cancelled:
                 run.stop_as(BatchState.CANCELLED)
         else:
@@ -230,14 +245,14 @@ class JobWorker:
         self._metrics.running.set(len(self._batches))
         self._tasks[record.id] = asyncio.create_task(self._run(run), name=f"job {record.id}")
 
-    async def _fail(self, jobs: BatchStore, record: Record, claim: Claim, refusal: Refusal) -> None:
+    async def _fail(self, jobs: BatchStore, record: JobRecord, claim: Claim, refusal: Refusal) -> None:
         """End a job that the policy in force forbids."""
         log.warning("a job may not run", job=record.id, reason=refusal.reason.value)
         end: BatchEnd | JobEnd = JobEnd(JobState.FAILED, time.time(), error=refusal.detail)
         if isinstance(record, BatchRecord):
             problem = LineProblem(refusal.reason.value, refusal.detail)
             end = BatchEnd(BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,))
-        if await jobs.end(JobPaths(record.sender.tenant, record.id), end, record.webhook) and isinstance(end, BatchEnd):
+        if await jobs.end(record, end) and isinstance(end, BatchEnd):
             self._metrics.ended(end.state)
 
     async def _run(self, run: BatchRun | RequestRun) -> None:

@@ -67,6 +67,8 @@ class RequestContext:
         self.deadline_at = inf
         self.own_deadline = False
         """Whether the client set the deadline, and not the fleet."""
+        self.job_deadline_at: float | None = None
+        """Time at which the job of the request is to be complete; None for requests of clients."""
         self.max_wait_s = DEFAULT_MAX_WAIT_S
         """Maximum queueing time (s) since `received_at`; for a forwarded request, the time that its origin left."""
         self.route_context: RouteContext | None = None

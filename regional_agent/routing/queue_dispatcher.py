@@ -393,7 +393,9 @@ def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
     give_up_at = min(context.deadline_at, arrived_at + max_wait_s)
     model, work_s = context.policy.models.get(context.model), estimate.work.prefill_s + estimate.work.decode_s
     urgency = give_up_at
-    if model is not None:
+    if context.job_deadline_at is not None:
+        urgency = context.job_deadline_at
+    elif model is not None:
         urgency = urgency_at(model.queueing, arrived_at, give_up_at, work_s, model.expected_service_s)
     return QueuedRequest(
         waiter,

@@ -26,13 +26,21 @@ class JobService(RoutedService):
     """Runs the requests of one sender of jobs, below all priorities."""
 
     def __init__(
-        self, reader: ClientRequestReader, proxy: Proxy, config: ActiveConfig, region: str, sender: JobSender
+        self,
+        reader: ClientRequestReader,
+        proxy: Proxy,
+        config: ActiveConfig,
+        region: str,
+        sender: JobSender,
+        deadline_at: float,
     ) -> None:
-        """Create the service for the jobs of `sender` in `region`."""
+        """Create the service for a job of `sender` in `region`, which is to be complete at `deadline_at` (s, the
+        clock of `proxy`)."""
         super().__init__(proxy, config, reader.objects)
         self._reader = reader
         self._region = region
         self._job_sender = sender
+        self._deadline_at = deadline_at
         self._tenants = config.tenants
         self._policy: Policy | None = None
         self._version = -1
@@ -113,4 +121,5 @@ class JobService(RoutedService):
             context.has_credential = False
             context.max_use = min(context.max_use, self._max_use)
             context.may_fall_back = False
+            context.job_deadline_at = self._deadline_at
         return context

@@ -234,6 +234,35 @@ async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: P
             await ended(b, last)
 
 
+async def test_of_a_tenants_jobs_the_one_with_the_earliest_deadline_is_served_first(tmp_path: Path) -> None:
+    begun: list[str] = []
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body:
+            begun.append(json.loads(received.body)["input"])
+            await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=1, queue=0) as (agent, client):
+        await submit(client, BODY | {"input": "first"})
+        await until(lambda: len(begun) == 1)
+        shown = {}
+        for number, window in enumerate(("none", "24h", "1h"), start=1):
+            headers = {} if window == "24h" else {"x-completion-window": window}
+            shown[window] = (await submit(client, BODY | {"input": window}, **headers)).json()
+            await until(lambda n=number: agent.queue.batch_waiting_here(MODEL) == n)  # type: ignore[misc]
+        release.set()
+        for job in shown.values():
+            await ended(client, job["id"])
+        assert begun == ["first", "1h", "24h", "none"]
+        assert {window: job["completion_window"] for window, job in shown.items()} == {each: each for each in shown}
+        assert shown["none"]["expires_at"] is None
+        assert shown["1h"]["expires_at"] - shown["1h"]["created_at"] == 3600
+        refused = await submit(client, **{"x-completion-window": "soon"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_completion_window")
+
+
 async def test_a_job_whose_start_the_store_interrupts_runs_later_and_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

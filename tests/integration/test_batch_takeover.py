@@ -19,7 +19,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
 from penstock.jobs import claims, store_paths
 from penstock.jobs.batch_state import BatchState
-from penstock.jobs.job_records import BatchCounts, BatchEnd, Claim, FileRecord
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
@@ -280,11 +280,12 @@ async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: P
 
 
 async def test_an_end_whose_write_was_repeated_is_the_first(tmp_path: Path) -> None:
-    batches, paths = BatchStore(JobStorages().of(f"file://{tmp_path}"), "eu-de"), JobPaths("t", BATCH)
+    batches = BatchStore(JobStorages().of(f"file://{tmp_path}"), "eu-de")
+    record = BatchRecord(BATCH, JobSender("t", "open"), "file-1", "/", "24h", 0, 0, 1)
     end = BatchEnd(BatchState.COMPLETED, 1.0, output_file_id="file-1")
-    assert await batches.end(paths, end)
-    assert await batches.end(paths, end)
-    assert not await batches.end(paths, replace(end, output_file_id="file-2"))
+    assert await batches.end(record, end)
+    assert await batches.end(record, end)
+    assert not await batches.end(record, replace(end, output_file_id="file-2"))
 
 
 async def test_parts_that_an_interrupted_upload_left_take_no_room_forever(tmp_path: Path) -> None:

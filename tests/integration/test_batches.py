@@ -183,7 +183,7 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
 async def test_a_batch_whose_window_has_passed_has_an_error_for_each_open_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches_api, "window_s", lambda text: -1)
+    monkeypatch.setattr(batches_api, "deadline_of", lambda window, created_at: created_at - 1)
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         ended = await client.ended(await client.started(input_file(3)))
         assert (ended["status"], ended["output_file_id"]) == ("expired", None)

@@ -21,7 +21,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.jobs.batch_state import BatchState
-from penstock.jobs.job_records import BatchEnd
+from penstock.jobs.job_records import BatchEnd, BatchRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from penstock.jobs.webhook import DELAYS_S, MAX_ATTEMPTS, signature_of
 from regional_agent.jobs.job_metrics import JobMetrics
@@ -198,8 +198,9 @@ class Fleet:
     async def end(self, tenant: str, number: int) -> None:
         opened = self.stores.opened()
         assert opened is not None
-        paths = JobPaths(tenant, f"batch_{number:032x}")
-        await opened.batches.end(paths, BatchEnd(BatchState.COMPLETED, self.now), f"https://{tenant}.example/")
+        batch, url = f"batch_{number:032x}", f"https://{tenant}.example/"
+        record = BatchRecord(batch, JobSender(tenant, "open"), "file-1", "/", "24h", 0, 0, 1, webhook=url)
+        await opened.batches.end(record, BatchEnd(BatchState.COMPLETED, self.now))
 
     async def delete(self, tenant: str, number: int) -> None:
         opened = self.stores.opened()

@@ -11,7 +11,7 @@ import msgspec
 from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.batch_view import batch_object, state_of
-from penstock.jobs.completion_window import MAX_WINDOW_S, window_s
+from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
 from penstock.jobs.page import Page
 from penstock.jobs.request_line import LineProblem
@@ -67,17 +67,13 @@ class BatchesApi:
         """
         new = _new_batch(body)
         tenant = self._sender.tenant
-        wanted_s = window_s(new.completion_window)
-        if wanted_s is None:
-            limit = f"{MAX_WINDOW_S // 86_400}d"
-            message = f"`completion_window` is not a time such as 24h or 7d, of at most {limit}"
-            raise BadInput(400, "invalid_completion_window", message, "completion_window")
+        now = self._files.clock()
+        expires_at = deadline_or_refuse(new.completion_window, int(now), "completion_window")
         file = await self._files.find(tenant, new.input_file_id)
         if file is None:
             raise no_such_file(new.input_file_id, "input_file_id")
         if not file.urls:
             raise BadInput(400, "invalid_input_file", "the file is no input of a batch", "input_file_id")
-        now = self._files.clock()
         batch_id = self._files.new_id(store_paths.BATCH)
         if idempotency_key:
             # The time in such an identifier is that of the file, so that a repetition has the same one.
@@ -95,7 +91,7 @@ class BatchesApi:
             new.endpoint,
             new.completion_window,
             int(now),
-            int(now) + wanted_s,
+            expires_at,
             file.requests,
             new.metadata,
             webhook,
@@ -105,7 +101,7 @@ class BatchesApi:
             return await self._repeated(paths, new)
         problems = _mismatches(file, new.endpoint)
         if problems:
-            await self._batches.end(paths, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems), webhook)
+            await self._batches.end(record, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems))
         else:
             self._on_created()
         return await self.show(batch_id)
@@ -164,6 +160,15 @@ def idempotency_key_of(value: bytes) -> bytes:
         message = f"Idempotency-Key has more than {MAX_IDEMPOTENCY_KEY} bytes"
         raise BadInput(400, "invalid_idempotency_key", message)
     return value
+
+
+def deadline_or_refuse(window: str, created_at: int, param: str) -> int:
+    """Return the deadline (Unix time, s) by a completion window. Raises BadInput for one that is none."""
+    expires_at = deadline_of(window, created_at)
+    if expires_at is None:
+        message = f"`{param}` is not a time such as 1h, 24h or 7d of at most {MAX_WINDOW_S // 86_400}d, nor none"
+        raise BadInput(400, "invalid_completion_window", message, param)
+    return expires_at
 
 
 async def refuse_further_batches(batches: BatchStore, store: JobStore, tenant: str) -> None:

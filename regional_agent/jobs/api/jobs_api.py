@@ -7,7 +7,8 @@ from hashlib import sha256
 from typing import Final
 
 from penstock.jobs import store_paths
-from penstock.jobs.async_request import LIFETIME_S, MAX_HEADERS, AsyncRequest, JobEnd, job_object
+from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object
+from penstock.jobs.completion_window import DEFAULT_WINDOW
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.page import Page
 from penstock.jobs.store_paths import JobPaths
@@ -15,6 +16,7 @@ from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
+from regional_agent.jobs.api.batches_api import deadline_or_refuse
 from regional_agent.jobs.api.files_api import list_object, signed_urls
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore, page_of
@@ -23,7 +25,7 @@ from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 PREFER: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
 
-_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, URL_HEADER, b"idempotency-key", b"cookie", b"transfer-encoding"}
+_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, URL_HEADER, WINDOW_HEADER, b"idempotency-key", b"cookie", b"transfer-encoding"}
 """Headers that are not stored."""
 
 
@@ -54,6 +56,8 @@ class JobsApi:
         headers = [(name.decode(), value.decode("latin-1")) for name, value in request.headers if name not in _DROPPED]
         if len(headers) > MAX_HEADERS:
             raise BadInput(400, "too_many_headers", f"an asynchronous request has more than {MAX_HEADERS} headers")
+        window = (request.header(WINDOW_HEADER) or DEFAULT_WINDOW.encode()).decode("latin-1")
+        expires_at = deadline_or_refuse(window, int(now), WINDOW_HEADER.decode())
         body, key = bytes(request.body), request.header(b"idempotency-key")
         job = self._files.new_id(store_paths.JOB)
         if key is not None:
@@ -69,8 +73,9 @@ class JobsApi:
             tuple(headers),
             len(body),
             int(now),
-            int(now) + LIFETIME_S,
+            expires_at,
             webhook,
+            window,
         )
         paths = JobPaths(tenant, job)
         storage = self._jobs.storage
@@ -79,7 +84,7 @@ class JobsApi:
             if await self._jobs.open_of(tenant) >= self._max_open:
                 message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
                 raise BadInput(429, "too_many_requests", message)
-            await storage.put(paths.mark(self._jobs.region), b"")
+            await storage.put(paths.mark(self._jobs.region, record.expires_at), b"")
             if body:
                 await storage.put(paths.body, body)
             await storage.put_new_record(paths.record, record)

@@ -127,7 +127,7 @@ class RequestRun:
         while True:
             try:
                 end = await self._result(found)
-                return end if await self._jobs.end(self.paths, end, self.record.webhook) else None
+                return end if await self._jobs.end(self.record, end) else None
             except StoreUnavailable as error:
                 log.warning("the result of a request was not written", job=self.record.id, error=str(error))
             await asyncio.sleep(RETRY_S)

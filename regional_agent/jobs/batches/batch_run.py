@@ -110,6 +110,11 @@ class BatchRun:
         results = self._results
         return BatchCounts() if results is None else results.counts
 
+    @property
+    def requests_left(self) -> int:
+        """Number of requests without a result."""
+        return self.record.requests - (0 if self._results is None else self._results.done.count)
+
     async def run(self) -> BatchEnd | None:
         """Run the batch to its end, and return it; None if another agent has ended it.
 
@@ -351,7 +356,7 @@ class BatchRun:
             None if error is None else error.id,
             errors,
         )
-        if await self._batches.end(self.paths, end, self.record.webhook):
+        if await self._batches.end(self.record, end):
             return end
         for file in files:
             if file is not None:

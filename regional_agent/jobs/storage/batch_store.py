@@ -9,13 +9,16 @@ import msgspec
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
-from penstock.jobs.async_request import JobEnd
+from penstock.jobs.async_request import AsyncRequest, JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
 from penstock.jobs.page import Page
-from penstock.jobs.store_paths import Expiring, JobPaths
+from penstock.jobs.store_paths import Expiring, JobPaths, OpenJob, open_job
 from penstock.jobs.webhook import webhook_of
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
+
+
+JobRecord = BatchRecord | AsyncRequest
 
 
 class Progress(NamedTuple):
@@ -39,7 +42,7 @@ class BatchStore:
     async def create(self, record: BatchRecord) -> bool:
         """Write a new batch, which is marked as open before it exists; returns False if the identifier is in use."""
         paths = JobPaths(record.sender.tenant, record.id)
-        await self.storage.put(paths.mark(self.region), b"")
+        await self.storage.put(paths.mark(self.region, record.expires_at), b"")
         return await self.storage.put_new_record(paths.record, record)
 
     async def find(self, paths: JobPaths) -> BatchRecord | None:
@@ -47,6 +50,11 @@ class BatchStore:
         if not (store_paths.is_batch(paths.id) and store_paths.is_job(paths.id)):
             return None
         return await self.storage.find_record(paths.record, BatchRecord)
+
+    async def record(self, paths: JobPaths) -> JobRecord | None:
+        """Return the record of a batch or of an asynchronous request; None if there is none."""
+        kind: type[BatchRecord] | type[AsyncRequest] = BatchRecord if store_paths.is_batch(paths.id) else AsyncRequest
+        return await self.storage.find_record(paths.record, kind)
 
     async def progress(self, paths: JobPaths) -> Progress:
         """Return the progress of a batch."""
@@ -98,28 +106,26 @@ class BatchStore:
         """Return the record of a segment; None if it was deleted."""
         return await self.storage.find_record(paths.segment(claim, number, "json"), Segment)
 
-    async def end(self, paths: JobPaths, end: BatchEnd | JobEnd, webhook: str = "") -> bool:
-        """Write the end of a job, and remove its mark; returns False if it has ended before.
-
-        Args:
-            webhook: see `BatchRecord.webhook`.
-        """
+    async def end(self, record: JobRecord, end: BatchEnd | JobEnd) -> bool:
+        """Write the end of a job, and remove its mark; returns False if it has ended before."""
+        paths = JobPaths(record.sender.tenant, record.id)
         # A write that a client library or a file system repeated finds its own object.
         is_first = (
             await self.storage.put_new_record(paths.end, end)
             or await self.storage.find_record(paths.end, type(end)) == end
         )
         if is_first:
-            await self.close(paths, end, webhook)
+            await self.close(record, end)
         return is_first
 
-    async def close(self, paths: JobPaths, end: BatchEnd | JobEnd, webhook: str) -> None:
+    async def close(self, record: JobRecord, end: BatchEnd | JobEnd) -> None:
         """Write what follows an end, and remove the mark of the open job. May be repeated."""
-        if webhook:
-            event = webhook_of(paths.id, end.state.value, webhook, end.at)
+        paths = JobPaths(record.sender.tenant, record.id)
+        if record.webhook:
+            event = webhook_of(paths.id, end.state.value, record.webhook, end.at)
             await self.storage.put_record(paths.event(end.at).webhook(self.region, 0), event)
         await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
-        await self.storage.delete(paths.mark(self.region))
+        await self.storage.delete(paths.mark(self.region, record.expires_at))
 
     async def find_end(self, paths: JobPaths) -> BatchEnd | JobEnd | None:
         """Return the end of a job; None if it has not ended."""
@@ -156,20 +162,16 @@ class BatchStore:
         found = set()
         for region in regions:
             for each in await self.storage.list(f"{store_paths.open_batches(region)}/{tenant}"):
-                record = await self.find(JobPaths(tenant, each.path.rpartition("/")[2]))
+                job = open_job(each.path)
+                record = None if job is None else await self.find(job.paths)
                 if record is not None:
                     found.add(record.input_file_id)
         return found
 
-    async def open_jobs(self) -> list[JobPaths]:
+    async def open_jobs(self) -> list[OpenJob]:
         """Return the batches and asynchronous requests of the region that have not ended."""
-        prefix = store_paths.open_batches(self.region) + "/"
-        found = []
-        for each in await self.storage.list(prefix.removesuffix("/")):
-            tenant, _, batch = each.path.removeprefix(prefix).partition("/")
-            if store_paths.is_job(batch):
-                found.append(JobPaths(tenant, batch))
-        return found
+        marks = await self.storage.list(store_paths.open_batches(self.region))
+        return [job for each in marks if (job := open_job(each.path)) is not None]
 
     async def open_of(self, tenant: str, *, batches_only: bool = False) -> int:
         """Return the number of a tenant's jobs, or batches, that have not ended."""

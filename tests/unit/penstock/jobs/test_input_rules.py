@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, is_end
 from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim
-from penstock.jobs.completion_window import expected_at, window_s
+from penstock.jobs.completion_window import NO_DEADLINE, deadline_of, expected_at
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.item_results import Next, error_line, next_of, result_line
 from penstock.jobs.job_records import BatchCounts, BatchRecord, Claim, JobSender
@@ -134,12 +134,13 @@ def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> N
 
 
 def test_windows_and_forecasts() -> None:
-    assert [window_s(text) for text in ("24h", "1h", "7d", "14d")] == [86_400, 3600, 604_800, 1_209_600]
-    assert [window_s(text) for text in ("15d", "0h", "24", "-1h", "1m", "99999h")] == [None] * 6
+    windows = ("24h", "1h", "7d", "14d", "none")
+    assert [deadline_of(text, 5) for text in windows] == [86_405, 3605, 604_805, 1_209_605, NO_DEADLINE]
+    assert [deadline_of(text, 5) for text in ("15d", "0h", "24", "-1h", "1m", "99999h", "")] == [None] * 7
     record = BatchRecord("b", JobSender("t", "open"), "f", "/v1/embeddings", "24h", 0, 1000, requests=100)
     claim = Claim(1, "a", 1, 0.0, 0.0, BatchCounts(40, 10), per_s=0.5)
     assert expected_at(record, claim, 500.0) == 600
-    assert expected_at(record, claim, 950.0) == 1000
+    assert expected_at(record, claim, 950.0) == 1050, "and not the deadline, after which requests expire"
     assert expected_at(record, None, 0.0) is None
     assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0), 500.0) is None
     assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0, BatchCounts(90, 20), per_s=0.5), 500.0) == 500

@@ -9,6 +9,7 @@ import pytest
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.batch_view import batch_object
+from penstock.jobs.completion_window import NO_DEADLINE
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.message_batch import message_batch_object
 from penstock.jobs.request_line import LineProblem
@@ -127,7 +128,7 @@ def test_a_message_batch(
     }
 
 
-JOB = AsyncRequest("job_1", SENDER, "POST", "/v1/images?x=1", (), 7, 100, 86_500)
+JOB = AsyncRequest("job_1", SENDER, "POST", "/v1/images?x=1", (), 7, 100, NO_DEADLINE, completion_window="none")
 QUEUED = {
     "id": "job_1",
     "object": "job",
@@ -135,7 +136,8 @@ QUEUED = {
     "method": "POST",
     "path": "/v1/images",
     "created_at": 100,
-    "expires_at": 86_500,
+    "completion_window": "none",
+    "expires_at": None,
     "started_at": None,
     "ended_at": None,
     "retained_until": None,

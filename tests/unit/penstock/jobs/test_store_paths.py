@@ -10,6 +10,7 @@ from penstock.jobs.store_paths import (
     JOB,
     MESSAGE_BATCH,
     JobPaths,
+    OpenJob,
     all_file_data,
     created_at,
     expired,
@@ -20,6 +21,7 @@ from penstock.jobs.store_paths import (
     is_id,
     is_job,
     new_id,
+    open_job,
     webhooks,
 )
 
@@ -63,7 +65,11 @@ def test_everything_of_a_tenant_is_below_its_folder() -> None:
     assert file_record("acme", "f") == "tenants/acme/files/f.json"
     assert file_part("acme", "f", 7) == f"{all_file_data('acme')}/f/000007" == "tenants/acme/file-data/f/000007"
     # Marks and webhooks of a region are listed without its tenants.
-    assert batch.mark("eu") == f"open/eu/acme/{batch.id}"
+    mark = f"open/eu/acme/{batch.id}.1700"
+    assert batch.mark("eu", 1700) == mark
+    assert open_job(mark) == OpenJob(batch, 1700.0, mark)
+    assert open_job(mark.removesuffix(".1700")) == OpenJob(batch, 0.0, mark.removesuffix(".1700"))
+    assert open_job("open/eu/acme/notes") is open_job("open/eu/acme") is None
     event = batch.event(7.5)
     assert event.webhook("eu", 2) == f"{webhooks('eu')}/acme/{event.event}/02" == f"webhooks/eu/acme/{batch.id}.7500/02"
 

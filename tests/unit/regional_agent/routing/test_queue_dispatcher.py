@@ -71,6 +71,7 @@ class Here:
             name=name,
             model="m",
             priority=priority,
+            job_deadline_at=None,
             is_batch=priority == BATCH_PRIORITY,
             weight=1.0,
             received_at=received_at,
