@@ -35,7 +35,8 @@ def batch_object(
 ) -> dict[str, Any]:
     """The batch as a JSON object (https://platform.openai.com/docs/api-reference/batch/object).
 
-    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far, which may be after `expires_at`.
+    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far, which may be
+    after `expires_at`.
 
     Args:
         now: Unix time (s).

@@ -1,4 +1,4 @@
-"""The order in which jobs start and are served: the earliest deadline first, and no tenant waits for all jobs of another.
+"""The order in which jobs start and are served: the earliest deadline first, and tenants by turns.
 
 The earliest deadline first (Liu and Layland, JACM 1973) meets all deadlines if any order does. It applies within a
 tenant: a tenant with short deadlines takes nothing from others.

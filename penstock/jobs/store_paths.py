@@ -11,6 +11,7 @@
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
+    alive/<region>                                   changes while an agent of the region uses the store
     clock/<random>                                   shows the time of the store, while an agent reads it
 
 Identifiers begin with the time of creation, so that lists are in this order.
@@ -64,6 +65,11 @@ def is_job(text: str) -> bool:
     return not text.startswith(FILE) and _ID.fullmatch(text) is not None
 
 
+def is_file_or_job(text: str) -> bool:
+    """Whether a text is the identifier of a file, a batch or an asynchronous request."""
+    return _ID.fullmatch(text) is not None
+
+
 def files(tenant: str) -> str:
     """Folder of the records of a tenant's files."""
     return f"tenants/{tenant}/files"
@@ -102,6 +108,18 @@ def open_batches(region: str) -> str:
 def webhooks(region: str) -> str:
     """Folder of the webhooks that no receiver has accepted yet."""
     return f"webhooks/{region}"
+
+
+def alive(region: str) -> str:
+    """Path of the object that the agents of a region change."""
+    return f"alive/{region}"
+
+
+def record_of(tenant: str, identifier: str) -> str:
+    """Path of the record of a file or a job."""
+    if identifier.startswith(FILE):
+        return file_record(tenant, identifier)
+    return JobPaths(tenant, identifier).record
 
 
 EXPIRING: Final = "expiring"
@@ -301,7 +319,7 @@ class OpenJob(NamedTuple):
 
 
 def open_job(mark: str) -> OpenJob | None:
-    """Return the job of a mark; None for another object. The mark of an earlier release has no deadline: it is first."""
+    """Return the job of a mark; None for another object. A mark of an earlier release has no deadline: 0."""
     tenant, _, name = mark.split("/", 2)[2].partition("/")
     job, _, deadline = name.partition(".")
     return OpenJob(JobPaths(tenant, job), float(deadline or 0), mark) if is_job(job) and tenant else None

@@ -10,8 +10,7 @@ from penstock.routing.reasons import Reason, Refusal
 def select_store(policy: Policy, region: str, permitted: frozenset[str]) -> JobStore | Refusal:
     """The store for files and batches that reach `region`, or the refusal.
 
-    Agents of every region that a store covers can read the store. It is selected only for requests that may run in
-    all of these regions.
+    It is selected only for requests that may run in every region whose agents can read it.
 
     Args:
         permitted: the regions that residency permits.
@@ -19,9 +18,8 @@ def select_store(policy: Policy, region: str, permitted: frozenset[str]) -> JobS
     store = policy.job_store(region)
     if store is None:
         return Refusal(Reason.NOT_OFFERED, f"the policy has no job store for the region {region}")
-    covers = store.covers or frozenset()
-    forbidden = sorted(covers - permitted)
+    forbidden = sorted(store.readers - permitted)
     if forbidden:
-        detail = f"the job store of this region also covers {', '.join(forbidden)}, where the request may not run"
+        detail = f"agents of {', '.join(forbidden)} read the job store of this region; the request may not run there"
         return Refusal(Reason.RESIDENCY_DENIED, detail)
     return store

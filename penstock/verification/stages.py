@@ -128,8 +128,8 @@ def at_job_stores(policy: Policy, situation: Situation) -> Iterator[Breach]:
         store = select_store(policy, here, expected)
         if isinstance(store, Refusal):
             continue
-        for region in sorted((store.covers or frozenset()) - expected):
-            yield breach(policy, "job store", situation, region, f"covered by the store {store.name} of {here}")
+        for region in sorted(store.readers - expected):
+            yield breach(policy, "job store", situation, region, f"reads the store {store.name} of {here}")
 
 
 def at_within_mask(policy: Policy, situation: Situation) -> Iterator[Breach]:

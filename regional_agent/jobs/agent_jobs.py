@@ -20,6 +20,7 @@ from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.jobs.storage.lost_regions import LostRegions
 from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
 from regional_agent.jobs.webhooks.webhook_request import WebhookClient
 from regional_agent.jobs.webhooks.webhook_sender import WebhookSender
@@ -48,7 +49,6 @@ class AgentJobs:
             proxy: sends requests to their targets.
             webhook_keys: sign webhooks; None sends none.
         """
-        self._region = agent.region
         self._config = config
         self._reader = reader
         self._proxy = proxy
@@ -58,20 +58,26 @@ class AgentJobs:
         self.memory = ResponseMemory()
         self.worker = JobWorker(agent, stores, self._connect, self.memory, metrics)
         self.expiry = Expiry(stores, rng)
+        self.lost_regions = LostRegions(stores, rng)
         keys = webhook_keys or WebhookKeys()
         client = WebhookClient(cache(ssl.create_default_context))
         self.webhooks = WebhookSender(stores, keys, client, metrics, rng)
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker, keys)
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _connect(self, sender: JobSender, deadline_at: float) -> tuple[JobService, InternalRequests]:
-        service = JobService(self._reader, self._proxy, self._config, self._region, sender, deadline_at)
+    def _connect(self, sender: JobSender, region: str, deadline_at: float) -> tuple[JobService, InternalRequests]:
+        service = JobService(self._reader, self._proxy, self._config, region, sender, deadline_at)
         header = self._reader.authorization.location_header
         return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES, self.memory)
 
     def start(self) -> None:
         """Look for batches and run them, and delete what is no longer kept."""
-        parts = {"batches": self.worker.run, "expiry": self.expiry.run, "webhooks": self.webhooks.run}
+        parts = {
+            "batches": self.worker.run,
+            "expiry": self.expiry.run,
+            "webhooks": self.webhooks.run,
+            "lost regions": self.lost_regions.run,
+        }
         self._tasks = [keep_running(name, run) for name, run in parts.items()]
 
     async def stop(self) -> None:
@@ -83,4 +89,4 @@ class AgentJobs:
 
     def status(self) -> dict[str, Any]:
         """Return the fields of the status page."""
-        return self.worker.status()
+        return self.worker.status() | {"other_regions": self.lost_regions.status()}

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
@@ -53,8 +54,9 @@ MAX_TRACKED: Final = 10_000
 
 log = structlog.get_logger()
 
-Connect = Callable[[JobSender, float], tuple[JobService, InternalRequests]]
-"""Returns the service for the requests of a sender, by their deadline (monotonic time, s), and sends requests to it."""
+Connect = Callable[[JobSender, str, float], tuple[JobService, InternalRequests]]
+"""Returns the service for a job's requests, and sends requests to it: by their sender, the region that accepted the
+job, and the deadline (monotonic time, s)."""
 
 
 class JobWorker:
@@ -101,13 +103,10 @@ class JobWorker:
         """Look for jobs until cancelled."""
         while True:
             self._wake.clear()
-            try:
-                await self._look()
-                self.problem = ""
-            except StoreUnavailable as error:
-                if not self.problem:
-                    log.warning("the job store failed", error=str(error))
-                self.problem = str(error)
+            problems = [problem for store in self._stores.worked_on() if (problem := await self._problem_of(store))]
+            if problems and not self.problem:
+                log.warning("a job store failed", errors=problems)
+            self.problem = "; ".join(problems)
             # Agents look at different times.
             await wait_for_event(self._wake, at_least_s=0.2, at_most_s=POLL_S * (0.75 + self._rng.random() / 2))
 
@@ -155,10 +154,15 @@ class JobWorker:
         )
         return request_shares(limit, records).get(batch, 1)
 
-    async def _look(self) -> None:
-        store = self._stores.opened()
-        if store is None:
-            return
+    async def _problem_of(self, store: OpenStore) -> str:
+        """Look for jobs in a store; returns why it cannot be used, or an empty text."""
+        try:
+            await self._look(store)
+        except StoreUnavailable as error:
+            return str(error)
+        return ""
+
+    async def _look(self, store: OpenStore) -> None:
         now = time.monotonic()
         for tracked in (self._not_before, self._claims_seen):
             if len(tracked) > MAX_TRACKED:
@@ -203,14 +207,17 @@ class JobWorker:
         """Claim a job; None if another agent runs it."""
         now, newest = time.time(), await jobs.newest_claim(paths)
         unchanged_s = 0.0 if newest is None else self._unchanged_s(paths.id, newest.until)
-        if not may_claim(newest, self._agent.name, self._agent.epoch, now, unchanged_s):
+        # Names of agents are unique within a region.
+        own, name = self._agent.region, self._agent.name
+        agent = name if jobs.region == own else f"{own}/{name}"
+        if not may_claim(newest, agent, self._agent.epoch, now, unchanged_s):
             assert newest is not None
             self._not_before[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
             return None
         self._claims_seen.pop(paths.id, None)
         number, started_at = (1, now) if newest is None else (newest.number + 1, newest.started_at)
         counts = BatchCounts() if newest is None else newest.counts
-        claim = Claim(number, self._agent.name, self._agent.epoch, now + LEASE_S, started_at, counts)
+        claim = Claim(number, agent, self._agent.epoch, now + LEASE_S, started_at, counts)
         return claim if await jobs.claim(paths, claim) else None
 
     def _unchanged_s(self, job: str, until: float) -> float:
@@ -222,10 +229,15 @@ class JobWorker:
         return now - known[1]
 
     async def _start(self, store: OpenStore, paths: JobPaths, record: JobRecord, claim: Claim) -> None:
-        service, requests = self._connect(record.sender, time.monotonic() + record.expires_at - time.time())
+        deadline_at = time.monotonic() + record.expires_at - time.time()
+        service, requests = self._connect(record.sender, store.batches.region, deadline_at)
         sender = service.sender()
         if isinstance(sender, Refusal):
-            if sender.retry_after_s is None:
+            if store.batches.region != self._stores.region:
+                # Another region may be permitted to finish the job.
+                await store.batches.renew(paths, replace(claim, until=0.0))
+                self._not_before[record.id] = time.monotonic() + UNREADABLE_S
+            elif sender.retry_after_s is None:
                 await self._fail(store.batches, record, claim, sender)
             return
         # Before the run exists: what follows cannot fail.

@@ -34,8 +34,12 @@ class JobService(RoutedService):
         sender: JobSender,
         deadline_at: float,
     ) -> None:
-        """Create the service for a job of `sender` in `region`, which is to be complete at `deadline_at` (s, the
-        clock of `proxy`)."""
+        """Create the service for a job of `sender`.
+
+        Args:
+            region: the region that accepted the job, in whose store it is.
+            deadline_at: time (s, the clock of `proxy`) at which the job is to be complete.
+        """
         super().__init__(proxy, config, reader.objects)
         self._reader = reader
         self._region = region

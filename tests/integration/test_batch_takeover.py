@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -26,10 +27,12 @@ from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
 from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.response_memory import ResponseMemory
-from regional_agent.jobs.storage import file_store
+from regional_agent.jobs.storage import file_store, lost_regions
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
+from tests.integration.test_async_requests import ended as until_job_ended
+from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
@@ -148,19 +151,62 @@ async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -
     assert len(gpu.requests) == before + 17
 
 
-@pytest.mark.parametrize("ahead_s", [0.0, 3600.0])
-async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
-) -> None:
+def shorten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let claims of dead agents expire after a second."""
     monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.1)
     monkeypatch.setattr(job_worker, "POLL_S", 0.1)
     for module in (batch_run, job_worker, claims):
         monkeypatch.setattr(module, "LEASE_S", 1.0)
-    store, block = job_store(tmp_path / "store"), asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await block.wait()
 
+async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    """The script of an engine that never responds."""
+    await asyncio.Event().wait()
+
+
+async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_leases(monkeypatch)
+    monkeypatch.setattr(lost_regions, "BEAT_S", 0.1)
+    monkeypatch.setattr(lost_regions, "LOST_S", 0.5)
+    folder = tmp_path / "store"
+    store = job_store(folder, successors=("eu-es",))
+    own = replace(job_store(tmp_path / "own", "eu-es"), name="own")
+    async with (
+        engine(waits) as silent,
+        engine(embeds) as gpu,
+        running_agent(tmp_path / "1", [silent.address], job_store=store) as dead,
+        running_agent(tmp_path / "2", [gpu.address], region="eu-es", job_store=own) as other,
+        JobClient(dead.traffic) as client,
+        JobClient(other.traffic) as elsewhere,
+    ):
+        batch = await client.started(input_file(5))
+        job = (await submit(client)).json()["id"]
+        await until(lambda: len(silent.requests) == 3)
+        other.config.policy = replace(other.config.policy, job_stores=(own, store))
+        await asyncio.sleep(0.7)
+        assert not gpu.requests, "the region is not lost"
+        worker = dead.jobs.worker
+        for task in (*worker._tasks.values(), *dead.jobs._tasks):
+            task.cancel()
+        ended = await elsewhere.ended(batch)
+        lines = await elsewhere.lines(ended["output_file_id"])
+        assert sorted(each["custom_id"] for each in lines) == [f"r{number}" for number in range(5)]
+        assert (await until_job_ended(elsewhere, job))["status"] == "completed"
+        assert len(gpu.requests) == 6
+        assert "lost" in other.jobs.status()["other_regions"]["eu-de"]
+        shutil.rmtree(folder)
+        folder.write_text("no folder")
+        await until(lambda: "cannot be read" in other.jobs.status()["other_regions"]["eu-de"])
+        assert (await elsewhere.http.get(f"/v1/batches/{batch}")).status_code == 503
+
+
+async def test_another_agent_continues_when_a_dead_one_had_a_clock_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_leases(monkeypatch)
+    store = job_store(tmp_path / "store")
     async with (
         engine(waits) as silent,
         engine(embeds) as gpu,
@@ -172,9 +218,7 @@ async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
         batch = await client.started(input_file(5))
         await until(lambda: len(silent.requests) > 0)
         run = dead.jobs.worker._batches[batch]
-        if ahead_s:
-            # By the clock of the agent that dies.
-            await run._batches.renew(run.paths, replace(run.claim, until=run.claim.until + ahead_s))
+        await run._batches.renew(run.paths, replace(run.claim, until=run.claim.until + 3600.0))
         other.jobs.worker._batches.clear()
         # As after the death of the process: nothing renews or gives up the claim.
         dead.jobs.worker._tasks[batch].cancel()

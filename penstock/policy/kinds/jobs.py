@@ -26,7 +26,8 @@ class JobStore(PolicyStruct, frozen=True):
     these APIs.
 
     A tenant's files and batches are kept in the store of the region that its client has reached, and only if the
-    tenant's requests may run in every region that the store covers: agents of all these regions can read the store.
+    tenant's requests may run in every region that the store covers, and in its `successors`: agents of all these
+    regions can read the store.
     """
 
     name: Label
@@ -39,6 +40,9 @@ class JobStore(PolicyStruct, frozen=True):
     jurisdictions: NonEmpty[tuple[PlaceRef, ...]] = ()
     """Countries and blocs whose regions' jobs the store holds: those of its own location. A region may have one store
     only."""
+    successors: NonEmpty[tuple[RegionRef, ...]] = ()
+    """Further regions whose agents finish the jobs of a covered region that is lost, as those of the other covered
+    regions do. They must reach the store."""
     max_file_bytes: Annotated[int, bounds(ge=1_000, le=100_000_000_000)] = 1_000_000_000
     """Maximum size (bytes) of a file; the setting `max_body_bytes` of the agent limits uploads, too."""
     max_requests: Annotated[int, bounds(ge=1, le=100_000_000)] = 1_000_000
@@ -67,6 +71,11 @@ class JobStore(PolicyStruct, frozen=True):
     Link-local, multicast and metadata addresses are never used."""
     covers: Annotated[frozenset[str] | UnsetType, DERIVED] = UNSET
     """All regions whose jobs the store holds."""
+
+    @property
+    def readers(self) -> frozenset[str]:
+        """All regions whose agents read the store."""
+        return (self.covers or frozenset()).union(self.successors)
 
     def conflict(self) -> Conflict | None:
         for network in self.webhook_networks:

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+import msgspec
 import structlog
 
 from penstock.jobs import store_paths
 from penstock.jobs.job_records import JobSender
+from penstock.jobs.request_line import LineChecks
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.jobs import JobStore
@@ -165,22 +167,21 @@ class JobRoutes:
         limits = InputLimits(tenant, store, line_checks(policy, self._authorization, sender))
         if operation.name in OF_UPLOADS or operation.name == "upload":
             return self._upload(request, connection, refuse, opened, limits, operation)
-        facts, wake = sender.facts, self._worker.wake
+        holder = self._holder(operation.item, tenant, mask.permitted.regions, opened)
+        facts = sender.facts
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
         if operation.name in OF_ANTHROPIC:
-            messages = MessageBatchesApi(opened, job_sender, limits.checks, wake)
-            webhooks = WebhookApi(self._webhook_keys, opened.document)
-            answer = self._message_answer(operation, request, messages, webhooks)
+            answer = self._message_answer(operation, request, holder, job_sender, limits.checks)
             return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
         if operation.name == "events":
             if (refusal := self._streams.refuse(tenant)) is not None:
                 return refusal
-            view = self._view(operation.item, opened, MessageBatchesApi(opened, job_sender, limits.checks, wake))
+            view = self._view(operation.item, holder, job_sender, limits.checks)
             is_permitted = partial(self._is_permitted, request, connection, tenant)
             stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
             self._streams.add(tenant, stream)
             return stream
-        return WaitingResponse(request, connection, refuse, self._answer(operation, request, opened, job_sender))
+        return WaitingResponse(request, connection, refuse, self._answer(operation, request, holder, job_sender))
 
     def _upload(
         self,
@@ -230,11 +231,21 @@ class JobRoutes:
             case _:
                 return await api.show(item)
 
-    def _view(self, item: str, store: OpenStore, messages: MessageBatchesApi) -> View:
+    async def _holder(self, item: str, tenant: str, permitted: frozenset[str], own: OpenStore) -> OpenStore:
+        """Return the store that has a file or job: that of the region, or one of a region whose jobs it may finish."""
+        others = [each for each in self._stores.inherited() if each.document.readers <= permitted]
+        if others and store_paths.is_file_or_job(item):
+            for store in (own, *others):
+                record = store_paths.record_of(tenant, item)
+                if await store.files.storage.find_record(record, msgspec.Raw) is not None:
+                    return store
+        return own
+
+    async def _view(self, item: str, holder: Awaitable[OpenStore], sender: JobSender, checks: LineChecks) -> View:
         """Return what reads a job of any kind."""
-        sender, wake = messages.sender, self._worker.wake
+        store, wake = await holder, self._worker.wake
         if item.startswith(store_paths.MESSAGE_BATCH):
-            return partial(messages.view, item)
+            return partial(MessageBatchesApi(store, sender, checks, wake).view, item)
         if item.startswith(store_paths.BATCH):
             return partial(BatchesApi(store.batches, store.files, store.document, sender, wake).view, item)
         return partial(JobsApi(store, sender, wake).view, item)
@@ -252,17 +263,25 @@ class JobRoutes:
             return False
         return isinstance(select_store(policy, self._stores.region, mask.permitted.regions), JobStore)
 
-    async def _events(self, item: str, view: View, is_permitted: Callable[[], bool]) -> Answer:
+    async def _events(self, item: str, found: Awaitable[View], is_permitted: Callable[[], bool]) -> Answer:
+        view = await found
         return EventStream(job_events(await view(), view, partial(self._worker.wait, item), is_permitted))
 
     async def _message_answer(
-        self, operation: Operation, request: Request, batches: MessageBatchesApi, webhooks: WebhookApi
+        self,
+        operation: Operation,
+        request: Request,
+        holder: Awaitable[OpenStore],
+        sender: JobSender,
+        checks: LineChecks,
     ) -> Answer:
-        item = operation.item
+        item, store = operation.item, await holder
+        batches = MessageBatchesApi(store, sender, checks, self._worker.wake)
         match operation.name:
             case "create messages":
                 key = request.header(b"idempotency-key") or b""
-                return await batches.create(bytes(request.body), key, webhooks.url_of(request))
+                webhook = WebhookApi(self._webhook_keys, store.document).url_of(request)
+                return await batches.create(bytes(request.body), key, webhook)
             case "message batches":
                 return await batches.list(page_of(request))
             case "message batch":
@@ -274,8 +293,10 @@ class JobRoutes:
             case _:
                 return await batches.cancel(item)
 
-    async def _answer(self, operation: Operation, request: Request, store: OpenStore, sender: JobSender) -> Answer:
-        item, wake = operation.item, self._worker.wake
+    async def _answer(
+        self, operation: Operation, request: Request, holder: Awaitable[OpenStore], sender: JobSender
+    ) -> Answer:
+        item, wake, store = operation.item, self._worker.wake, await holder
         files = FilesApi(store, sender.tenant)
         batches = BatchesApi(store.batches, store.files, store.document, sender, wake)
         jobs = JobsApi(store, sender, wake)

@@ -25,7 +25,14 @@ from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 PREFER: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
 
-_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, URL_HEADER, WINDOW_HEADER, b"idempotency-key", b"cookie", b"transfer-encoding"}
+_DROPPED: Final = NOT_FOR_ENGINES | {
+    PREFER,
+    URL_HEADER,
+    WINDOW_HEADER,
+    b"idempotency-key",
+    b"cookie",
+    b"transfer-encoding",
+}
 """Headers that are not stored."""
 
 

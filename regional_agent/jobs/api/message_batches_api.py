@@ -52,7 +52,7 @@ class MessageBatchesApi:
         self._batches: BatchStore = store.batches
         self._files: FileStore = store.files
         self._store = store.document
-        self.sender = sender
+        self._sender = sender
         self._checks = checks
         self._on_created = on_created
 
@@ -64,7 +64,7 @@ class MessageBatchesApi:
                 Empty without one.
             webhook: see `BatchRecord.webhook`.
         """
-        tenant, now = self.sender.tenant, self._files.clock()
+        tenant, now = self._sender.tenant, self._files.clock()
         batch = self._files.new_id(store_paths.MESSAGE_BATCH)
         if idempotency_key:
             parts = (tenant.encode(), idempotency_key_of(idempotency_key), body)
@@ -80,7 +80,7 @@ class MessageBatchesApi:
         await refuse_further_batches(self._batches, self._store, tenant)
         file = await self._write_input(new, batch)
         record = BatchRecord(
-            batch, self.sender, file.id, ENDPOINT, "24h", int(now), int(now) + LIFETIME_S, file.requests, None, webhook
+            batch, self._sender, file.id, ENDPOINT, "24h", int(now), int(now) + LIFETIME_S, file.requests, None, webhook
         )
         if await self._batches.create(record):
             self._on_created()
@@ -90,7 +90,7 @@ class MessageBatchesApi:
 
     async def _write_input(self, new: NewMessageBatch, batch: str) -> FileRecord:
         """Check the requests, and write them as a file."""
-        writer = InputWriter(self._files, InputLimits(self.sender.tenant, self._store, self._checks), problem_text)
+        writer = InputWriter(self._files, InputLimits(self._sender.tenant, self._store, self._checks), problem_text)
         try:
             await writer.begin()
             for number, request in enumerate(new.requests):
@@ -115,7 +115,7 @@ class MessageBatchesApi:
     async def cancel(self, batch: str) -> Answer:
         """Request the cancellation of a batch; one that has ended stays as it is."""
         record = await self._find(batch)
-        paths = JobPaths(self.sender.tenant, batch)
+        paths = JobPaths(self._sender.tenant, batch)
         if await self._batches.find_end(paths) is None:
             await self._batches.cancel(paths)
             self._on_created()
@@ -124,26 +124,26 @@ class MessageBatchesApi:
     async def delete(self, batch: str) -> Answer:
         """Delete a batch that has ended, with its requests and results."""
         record = await self._find(batch)
-        paths = JobPaths(self.sender.tenant, batch)
+        paths = JobPaths(self._sender.tenant, batch)
         if await self._batches.find_end(paths) is None:
             raise BadInput(400, "batch_in_progress", "the batch has not ended; cancel it first")
-        file = await self._files.find(self.sender.tenant, record.input_file_id)
+        file = await self._files.find(self._sender.tenant, record.input_file_id)
         if file is not None:
-            await self._files.delete(self.sender.tenant, file)
+            await self._files.delete(self._sender.tenant, file)
         await self._batches.delete(paths)
         return json_response({"id": batch, "type": "message_batch_deleted"})
 
     async def results(self, batch: str) -> Answer:
         """Return the results of a batch that has ended, a line for each request."""
         await self._find(batch)
-        progress = await self._batches.progress(JobPaths(self.sender.tenant, batch))
+        progress = await self._batches.progress(JobPaths(self._sender.tenant, batch))
         end = progress.end
         if end is None:
             raise BadInput(404, "no_results", "the batch has not ended; see its `processing_status`")
         files = [
             file
             for each in (end.output_file_id, end.error_file_id)
-            if each is not None and (file := await self._files.find(self.sender.tenant, each)) is not None
+            if each is not None and (file := await self._files.find(self._sender.tenant, each)) is not None
         ]
         lines = (b"content-type: application/x-jsonl\r\n",)
         return Content(sum(file.size_bytes for file in files), self._read(files), lines)
@@ -156,7 +156,7 @@ class MessageBatchesApi:
     async def list(self, page: Page) -> Answer:
         """Return a page of batches, newest first."""
         prefix = store_paths.MESSAGE_BATCH
-        records, more = await self._batches.page(self.sender.tenant, prefix, page)
+        records, more = await self._batches.page(self._sender.tenant, prefix, page)
         found = [await self._object(record) for record in records]
         first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
         return json_response({"data": found, "has_more": more, "first_id": first, "last_id": last})
@@ -164,7 +164,7 @@ class MessageBatchesApi:
     async def _find(self, batch: str) -> BatchRecord:
         record = None
         if store_paths.is_id(store_paths.MESSAGE_BATCH, batch):
-            record = await self._batches.find(JobPaths(self.sender.tenant, batch))
+            record = await self._batches.find(JobPaths(self._sender.tenant, batch))
         if record is None:
             raise BadInput(404, "no_such_batch", f"no batch named {batch[:64]!r} exists")
         return record

@@ -17,7 +17,6 @@ from penstock.jobs.webhook import webhook_of
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
 
-
 JobRecord = BatchRecord | AsyncRequest
 
 

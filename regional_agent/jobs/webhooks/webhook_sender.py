@@ -92,9 +92,12 @@ class WebhookSender:
 
     async def look(self) -> None:
         """Begin the attempts that are due. Raises StoreUnavailable."""
-        store = self._stores.opened()
-        if store is None or not self._keys.are_set:
+        if not self._keys.are_set:
             return
+        for store in self._stores.worked_on():
+            await self._look(store)
+
+    async def _look(self, store: OpenStore) -> None:
         now = self._clock()
         if len(self._not_before) > MAX_TRACKED:
             self._not_before.clear()
@@ -109,7 +112,7 @@ class WebhookSender:
 
     async def _pending(self, store: OpenStore) -> dict[EventPaths, int]:
         """Return the number of attempts of each webhook; tenants in another order each time."""
-        prefix = f"{store_paths.webhooks(self._stores.region)}/"
+        prefix = f"{store_paths.webhooks(store.batches.region)}/"
         found: dict[str, dict[EventPaths, int]] = defaultdict(dict)
         for each in await store.files.storage.list(prefix.removesuffix("/")):
             tenant, event, attempts = each.path.removeprefix(prefix).split("/")
@@ -132,7 +135,7 @@ class WebhookSender:
             self._wake.set()
 
     async def _send(self, store: OpenStore, paths: EventPaths, attempts: int) -> None:
-        storage, region, now = store.files.storage, self._stores.region, self._clock()
+        storage, region, now = store.files.storage, store.batches.region, self._clock()
         webhook = await storage.find_record(paths.webhook(region, attempts), Webhook)
         if webhook is None:
             return
