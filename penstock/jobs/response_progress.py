@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -30,9 +31,9 @@ class ResponseProgress:
         self.reported: float | None = None
         """The last number `progress` at the top of an event, as the engine reports it."""
         self._splitter: LineSplitter | None = None
-        self._headers: dict[bytes, bytes] | None = None
+        self._headers: Mapping[bytes, bytes] | None = None
 
-    def add(self, headers: dict[bytes, bytes], part: bytes) -> None:
+    def add(self, headers: Mapping[bytes, bytes], part: bytes) -> None:
         """Read a part of the body of the response with `headers`."""
         if headers is not self._headers:
             self._headers, self.received_bytes, self.reported = headers, 0, None

@@ -53,7 +53,7 @@ class KeyFields(msgspec.Struct, frozen=True, array_like=True):
     headers: tuple[tuple[bytes, bytes], ...]
     """Header fields of the client that the engine receives."""
     body: bytes
-    """See `deterministic_requests.canonical_body`."""
+    """See `deterministic_requests.DeterministicRequest`."""
     residency_class: str
     """Name of the residency class: a response by a region that another request may not use is not its response."""
     purge: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.routes.duplicate_keys import folded
 from penstock.routes.route import BodyKind, Route, StreamKind
@@ -15,11 +15,20 @@ _RANDOM_SEED: Final = 0xFFFF_FFFF
 """llama.cpp draws a seed for this number; it, vLLM and AUTOMATIC1111 do for -1."""
 
 
-def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
-    """The body of a deterministic request, equal for equal requests; None for another request.
+class DeterministicRequest(NamedTuple):
+    """A request whose response depends on the request alone."""
+
+    body: bytes
+    """The body, equal for equal requests."""
+    is_stream: bool
+    """Whether the body asks for a stream."""
+
+
+def deterministic_request(route: Route, body: bytes | bytearray) -> DeterministicRequest | None:
+    """Return a request with `body` if it is deterministic.
 
     A request is deterministic if nothing is generated (embeddings, scores), if its temperature is 0, or if it names a
-    seed. Streams are not shared. A body in which two parsers could read different values of a field equals no other.
+    seed. A body in which two parsers could read different values of a field equals no other.
     """
     if route.body is not BodyKind.JSON or route.stream is StreamKind.WEBSOCKET or len(body) > MAX_BODY_BYTES:
         return None
@@ -29,7 +38,7 @@ def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
         fields: Any = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("stream"):
+    if not isinstance(fields, dict):
         return None
     temperature = fields.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
@@ -37,7 +46,8 @@ def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
     has_seed = type(seed) is int and seed >= 0 and seed != _RANDOM_SEED
     if route.cost.generates and not is_zero and not has_seed:
         return None
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return DeterministicRequest(canonical, bool(fields.get("stream")))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -35,8 +35,19 @@ class InternalResponse(NamedTuple):
         return self.headers.get(name, b"").decode("latin-1")
 
 
-OnPart = Callable[[dict[bytes, bytes], bytes], None]
-"""Receives the headers, names in lower case, and a part of the body of a response."""
+class ResponsePart(NamedTuple):
+    """A part of the body of a response that has not ended."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    """As of `InternalResponse`."""
+    content: bytes
+    set_reading: Callable[[bool], None]
+    """Pauses and resumes the response."""
+
+
+OnPart = Callable[[ResponsePart], bool]
+"""Receives each part of a body; returns whether it needs no place in `InternalResponse.body`."""
 
 
 class ConnectionLost(Exception):
@@ -77,7 +88,7 @@ class InternalRequests:
 
         Args:
             head: request line and header lines, without Content-Length and the empty line.
-            on_part: called with the headers and each part of the body of the response.
+            on_part: receives each part of the body of the response.
 
         Raises:
             ConnectionLost: the response ended early.
@@ -155,10 +166,12 @@ class _Connection(asyncio.Transport):
         self._headers[name] = value
 
     def on_body(self, part: bytes) -> None:
+        if self._on_part is not None and self._on_part(
+            ResponsePart(self._parser.get_status_code(), self._headers, part, self._set_reading)
+        ):
+            return
         self._body.append(part)
         self._body_bytes += len(part)
-        if self._on_part is not None:
-            self._on_part(self._headers, part)
         if self._body_bytes > self._max_bytes:
             self._fail(ResponseTooLarge(f"the response is larger than {self._max_bytes} bytes"))
         elif self._body_bytes > FREE_BYTES and self._memory is not None and not self._asked:
@@ -167,11 +180,22 @@ class _Connection(asyncio.Transport):
             if self._paused:
                 self._connection.pause_writing()
 
+    def _set_reading(self, reading: bool) -> None:
+        if reading:
+            self._granted()
+        elif not self._paused and self.is_open:
+            self._paused = True
+            self._connection.pause_writing()
+
     def _granted(self) -> None:
         """Continue to read the response."""
         was_paused, self._paused = self._paused, False
-        if was_paused and self.is_open:
-            self._loop.call_soon(self._connection.resume_writing)
+        if was_paused:
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self.is_open and not self._paused:
+            self._connection.resume_writing()
 
     def on_message_complete(self) -> None:
         status: int = self._parser.get_status_code()

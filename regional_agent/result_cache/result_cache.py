@@ -79,7 +79,7 @@ class AgentResultCache:
         """Return how a request uses the cache; None if it does not, or its refusal.
 
         Args:
-            body: see `deterministic_requests.canonical_body`.
+            body: see `deterministic_requests.DeterministicRequest`.
             headers: those of the client that the engine receives.
         """
         route = request.route

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 
 import msgspec
 
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, RunRequests, SharedRuns
+from regional_agent.coalescing.shared_run import RunRequests
+from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, SharedRuns
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.client_connection import ClientConnection
@@ -62,7 +65,9 @@ class TrafficService(RoutedService):
         self._jobs = jobs
         self.copies: RequestCopies | None = None
         """Copies requests for a version in a rollout; None copies none."""
-        self._shared_runs = SharedRuns(reader.authorization, self._connect, self._serve, proxy.metrics.coalescing)
+        self._shared_runs = SharedRuns(
+            reader.authorization, self._read_shared, self._connect, self._serve, proxy.metrics.coalescing
+        )
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
@@ -97,6 +102,14 @@ class TrafficService(RoutedService):
     def keep_results(self, cache: AgentResultCache) -> None:
         """Keep responses where policy permits it."""
         self._shared_runs.cache = cache
+
+    def _read_shared(self, policy: Policy, request: Request, sender: Sender) -> RequestContext | Refusal:
+        """Return the context of a request that may share the run of another tenant, without its reservation."""
+        now, timeout_s = self._proxy.clock(), self._proxy.limits.request_timeout_s
+        context = self._reader.without_demand().read_from(policy, request, sender, now, inf, timeout_s)
+        if isinstance(context, RequestContext) and context.reservation is not None:
+            context.reservation.give_back(now)
+        return context
 
     def _connect(self, sender: Sender) -> RunRequests:
         """Return what sends requests as a sender that this service has authenticated."""

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.models import ModelVersions, Version
-from penstock.routes.deterministic_requests import canonical_body
+from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.presets.openai import OPENAI_ROUTES
-from regional_agent.coalescing import shared_runs
+from regional_agent.coalescing import shared_run
 from regional_agent.services import traffic_service
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import ask
+from tests.support.chats import SSE_HEAD, ask, chunk
 from tests.support.jobs import EMBEDDINGS, embeds
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -94,6 +94,92 @@ async def test_a_client_that_leaves_does_not_end_the_run_and_the_last_one_does(t
         assert (await ask(agent, body=BODY, path=EMBEDDINGS)).status == 200
 
 
+CHAT = json.dumps({"model": MODEL, "messages": [], "temperature": 0, "stream": True}).encode()
+CHATS = "/v1/chat/completions"
+
+
+def event(content: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}}
+    return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
+
+
+async def until_holds(client: RawClient, content: bytes) -> bytes:
+    """Read chunks of a stream until they contain something; return them."""
+    received = b""
+    while content not in received:
+        received += await client.chunk()
+    return received
+
+
+async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(event("one")))
+        await release.wait()
+        writer.write(chunk(event("two")) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with sharing(tmp_path, streams) as (agent, gpu):
+        first = await sent(agent, CHAT, path=CHATS)
+        assert (await first.head())[0] == 200
+        assert await until_holds(first, b"one") == event("one"), "as it arrives"
+        late, leaves = [await sent(agent, CHAT, path=CHATS) for _ in range(2)]
+        for client in (late, leaves):
+            status, headers = await client.head()
+            assert (status, headers["content-type"]) == (200, "text/event-stream")
+            assert await until_holds(client, b"one") == event("one"), "the beginning comes first"
+        leaves.close()
+        release.set()
+        rest = [await until_holds(client, b"[DONE]") + await client.chunk() for client in (first, late)]
+        assert rest == [event("two") + b"data: [DONE]\n\n"] * 2
+        assert (len(gpu.requests), shared(agent), agent.counted()) == (1, 2, {"ok": 1.0})
+        release.clear()
+        first.send(post(CHAT, path=CHATS))  # the connection is open
+        assert (await first.head())[0] == 200
+        first.close()
+        await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
+        late.close()
+
+
+async def stalled(agent: Agent) -> RawClient:
+    """A client that asks for a stream and does not read it yet."""
+    client = await RawClient.connect(agent.traffic)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(post(CHAT, path=CHATS))
+    return client
+
+
+async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_run, "MAX_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(shared_run, "MAX_REPLAYED_BYTES", 1 << 30)  # so that the run is found until its end
+    size_bytes = 8_000_000
+
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for _ in range(size_bytes // 64_000):
+            writer.write(chunk(event("x" * 64_000)))
+            await writer.drain()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with sharing(tmp_path, streams) as (agent, gpu):
+        slow, fast = await stalled(agent), await sent(agent, CHAT, path=CHATS)
+        assert len((await fast.answer()).body) > size_bytes
+        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = await slow.until_cut()
+        assert b"reads the stream slower" in received[-500:]
+        assert len(received) < size_bytes
+        assert len(gpu.requests) == 1
+        alone = await stalled(agent)
+        runs = agent.service._shared_runs._runs
+        await until(lambda: any(not run._is_read for run in runs.values()))  # the engine waits for the only client
+        alone.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len((await alone.answer()).body) > size_bytes
+        for client in (slow, fast, alone):
+            client.close()
+
+
 async def test_the_failure_of_the_first_run_does_not_fail_all(tmp_path: Path) -> None:
     release, runs = asyncio.Event(), list[ReceivedRequest]()
 
@@ -150,6 +236,28 @@ async def test_a_change_of_policy_does_not_widen_the_data_class_of_a_run(tmp_pat
         client.close()
 
 
+async def test_tenants_share_runs_only_if_the_policy_names_both(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        keys = with_tenants(agent, "a", "b", "other")
+        coalescing = Coalescing(("openai-*",), shared_by=("a", "b"))
+        agent.config.policy = replace(agent.config.policy, coalescing=coalescing)
+        clients = {}
+        for name in ("a", "b", "other"):
+            clients[name] = await sent(agent, BODY, f"Authorization: Bearer {keys[name]}")
+            await until(lambda: shared(agent) + len(gpu.requests) == len(clients))
+        assert (shared(agent), len(gpu.requests)) == (1, 2)
+        policy = agent.config.policy
+        tenants = {name: tenant for name, tenant in policy.tenants.items() if name != "a"}
+        agent.config.policy = replace(policy, tenants=tenants)
+        assert (await clients["a"].answer()).status == 401
+        await until(lambda: len(gpu.requests) == 3)  # b is not refused with the first client
+        release.set()
+        assert [(await clients[name].answer()).status for name in ("b", "other")] == [200, 200]
+        for client in clients.values():
+            client.close()
+
+
 async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with sharing(tmp_path, released_by(release), "openai-embeddings") as (agent, gpu):
@@ -186,7 +294,7 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
         ("openai-chat-completions", {"messages": [], "temperature": 0}, True),
         ("openai-chat-completions", {"messages": [], "temperature": 0.0}, True),
         ("openai-chat-completions", {"messages": [], "temperature": False}, False),
-        ("openai-chat-completions", {"messages": [], "temperature": 0, "stream": True}, False),
+        ("openai-chat-completions", {"messages": [], "temperature": 0, "stream": True}, True),
         ("openai-chat-completions", {"messages": [], "temperature": 0, "x": "y" * 70_000}, False),
         ("openai-images-generations", {"prompt": "a", "seed": 1}, True),
         ("openai-images-generations", {"prompt": "a", "seed": -1}, False),
@@ -198,14 +306,15 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
 )
 def test_which_requests_are_deterministic(route: str, fields: dict[str, Any], is_deterministic: bool) -> None:
     (found,) = [each for each in OPENAI_ROUTES if each.name == route]
-    assert (canonical_body(found, json.dumps(fields).encode()) is not None) is is_deterministic
-    assert canonical_body(found, b"{") is None
-    assert canonical_body(found, b"[]") is None
+    request = deterministic_request(found, json.dumps(fields).encode())
+    assert (request is not None) is is_deterministic
+    assert request is None or request.is_stream is fields.get("stream", False)
+    assert deterministic_request(found, b"{") is deterministic_request(found, b"[]") is None
 
 
 @pytest.mark.parametrize(
     ("module", "name", "limit_bytes", "runs"),
-    [(traffic_service, "MAX_RESPONSE_BYTES", 20, 3), (shared_runs, "MAX_COPIED_BYTES", 60, 2)],
+    [(traffic_service, "MAX_RESPONSE_BYTES", 20, 3), (shared_run, "MAX_COPIED_BYTES", 60, 2)],
 )
 async def test_requests_for_a_large_response_run_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, limit_bytes: int, runs: int

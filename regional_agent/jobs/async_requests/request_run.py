@@ -15,7 +15,7 @@ from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
 from penstock.jobs.response_progress import ResponseProgress
 from penstock.jobs.store_paths import JobPaths
-from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.jobs.internal_connection import InternalResponse, ResponsePart
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
@@ -88,10 +88,14 @@ class RequestRun:
         self._held_bytes = 0
 
     async def _run(self, request: StoredRequest) -> InternalResponse | str | None:
-        found = await self._runner.run(request, self._is_stopped, self._progress.add)
+        found = await self._runner.run(request, self._is_stopped, self._on_part)
         if isinstance(found, InternalResponse):
             self._hold(len(found.body))
         return found
+
+    def _on_part(self, part: ResponsePart) -> bool:
+        self._progress.add(part.headers, part.content)
+        return False
 
     def cancel(self) -> None:
         """Do not run the request, because it was cancelled."""
