@@ -15,6 +15,7 @@ from lab.demo.batches.batch_scene import NIGHT_REGION, BatchStage, PlannedBatch
 from lab.demo.findings import Measured
 from lab.demo.records import BatchScene
 from lab.planet.planet import Planet
+from penstock.jobs.claims import LEASE_S
 
 REQUESTS: Final = 40
 """Number of requests: enough to last until the fault ends."""
@@ -72,6 +73,33 @@ class DuringBatch:
 
     def _now(self) -> float:
         return time.monotonic() - self._began_at
+
+
+class StoreLost(DuringBatch):
+    """The loss of the job store of NIGHT_REGION for longer than a claim is valid, so that the batch stops meanwhile.
+
+    It begins before the load, which takes less time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda planet: self._lift, max_runs=2)
+        self._lift = lambda: None
+
+    def prepare(self, planet: Planet) -> float:
+        """Create the batch, and lose the store once it has a result; return the time (s) until the fault counts."""
+        lead_s = super().prepare(planet)
+        store = planet.directory / "jobs" / NIGHT_REGION
+        away = store.rename(store.with_suffix(".away"))
+        # Not an empty folder, which would be an empty store.
+        store.write_text("")
+
+        def lift() -> None:
+            store.unlink()
+            away.rename(store)
+
+        self._lift = lift
+        time.sleep(LEASE_S)
+        return lead_s
 
 
 def judge_batch(scene: BatchScene, injected_s: float, max_runs: int) -> Measured:

@@ -11,7 +11,7 @@ import msgspec
 
 from lab.demo.batches.batch_scene import NIGHT_REGION
 from lab.demo.findings import Measured
-from lab.gameday.batch_in_progress import DuringBatch
+from lab.gameday.batch_in_progress import DuringBatch, StoreLost
 from lab.gameday.budget_pressure import UnderPressure
 from lab.gameday.client_flood import SLOW_CONNECTIONS
 from lab.gameday.cold_pools import ColdPools
@@ -66,6 +66,7 @@ AGENTS_HALVED = UnderPressure(halve_agents("us-east"))
 
 BATCH_AGENT_KILLED = DuringBatch(kill_agents(NIGHT_REGION), max_runs=2)
 BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
+BATCH_STORE_LOST = StoreLost()
 """Faults while a batch runs. Requests that a killed agent had begun run once more."""
 
 COLD_POOLS = ColdPools({})
@@ -337,6 +338,15 @@ FAULTS: dict[str, Fault] = {
             BATCH_REDIS_LOST.inject,
             prepare=BATCH_REDIS_LOST.prepare,
             conclude=BATCH_REDIS_LOST.conclude,
+        ),
+        Fault(
+            "batch-store-lost",
+            f"loss of the job store of {NIGHT_REGION} while an agent runs a batch, for longer than a claim is valid",
+            TargetKind.STORE,
+            "",
+            BATCH_STORE_LOST.inject,
+            prepare=BATCH_STORE_LOST.prepare,
+            conclude=BATCH_STORE_LOST.conclude,
         ),
         Fault("etcd-frozen", "SIGSTOP of every member of etcd", TargetKind.STORE, "", freeze_etcd),
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),
