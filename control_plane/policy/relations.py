@@ -144,7 +144,13 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
     _check_adapters(catalogue, references)
     models = {model.name: model for _, model in catalogue.of(Model)}
     for document, named in catalogue.of(ModelVersions):
-        for own, only in (("for_tiers", "only_tiers"), ("for_data_classes", "only_data_classes")):
+        reservations = {models[each.model].reserved_for for each in named.versions if each.model in models}
+        if len(reservations) > 1:
+            problem = "some versions are reserved for tenants for whom others are not"
+            remedy = "give all of them the same only_tiers, only_data_classes and only_tenants; see also for_tiers"
+            references.errors.append(document.error(("versions",), problem, remedy))
+        for own in ("for_tiers", "for_data_classes", "for_tenants"):
+            only = own.replace("for_", "only_")
             for user, served_by in (getattr(named, own) or {}).items():
                 if user not in (getattr(models.get(served_by), only, UNSET) or (user,)):
                     problem = f"{served_by} is reserved for other {only.removeprefix('only_').replace('_', ' ')}"

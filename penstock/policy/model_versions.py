@@ -30,9 +30,11 @@ def versions_of(policy: Policy, name: str) -> ModelVersions | None:
 
 
 def reserved_model(versions: ModelVersions, tenant: Tenant) -> str | None:
-    """The model that serves all requests of a tenant's data class or tier for a name; None: the versions do."""
+    """The model that serves all requests of a data class, tenant or tier for a name; None: the versions do."""
     if versions.for_data_classes is not UNSET and tenant.data_class in versions.for_data_classes:
         return versions.for_data_classes[tenant.data_class]
+    if versions.for_tenants is not UNSET and tenant.name in versions.for_tenants:
+        return versions.for_tenants[tenant.name]
     if versions.for_tiers is UNSET or tenant.tier is UNSET:
         return None
     return versions.for_tiers.get(tenant.tier)

@@ -24,9 +24,16 @@ def restrictions_of(policy: Policy, tenant: Tenant) -> Patterns:
     if own is not None:
         found.append(with_reserved_models(policy, tenant, own))
     if any(model.is_reserved for model in policy.models.values()):
-        usable = [model for model in policy.models.values() if _is_open_to(model, tenant)]
-        adapters = (pattern for model in usable for pattern in model.adapters)
-        found.append((*(model.name for model in usable), *adapters, *policy.versions))
+        usable = {name: model for name, model in policy.models.items() if is_open_to(model, tenant)}
+        adapters = (pattern for model in usable.values() for pattern in model.adapters)
+        # The versions of a name are reserved alike. A name whose versions are reserved for others may still have a
+        # model for this tenant.
+        names = (
+            name
+            for name, each in policy.versions.items()
+            if each.versions[0].model in usable or reserved_model(each, tenant) in usable
+        )
+        found.append((*usable, *adapters, *names))
     return tuple(found)
 
 
@@ -36,10 +43,10 @@ def with_reserved_models(policy: Policy, tenant: Tenant, patterns: tuple[str, ..
     return (*patterns, *(model for model in served if model is not None))
 
 
-def _is_open_to(model: Model, tenant: Tenant) -> bool:
-    if model.only_data_classes is not UNSET and tenant.data_class not in model.only_data_classes:
-        return False
-    return model.only_tiers is UNSET or tenant.tier in model.only_tiers
+def is_open_to(model: Model, tenant: Tenant) -> bool:
+    """Whether a model is reserved for a tenant, or not reserved."""
+    own = tenant.tier, tenant.data_class, tenant.name
+    return all(only is UNSET or each in only for only, each in zip(model.reserved_for, own, strict=True))
 
 
 def permits_name(restrictions: Patterns, name: str) -> bool:

@@ -14,12 +14,14 @@ from penstock.verification.situations import Situation
 
 
 class Breach(msgspec.Struct, frozen=True):
-    """A stage that permits a forbidden region, or otherwise deviates from the rules."""
+    """A stage that permits a forbidden region, or a model that is reserved for others, or otherwise deviates from the
+    rules."""
 
     stage: str
     requests: str
     """Description of the requests that are affected."""
     region: str
+    """The region, or the model."""
     lost: tuple[str, ...]
     """Regions that had failed, or that the request had already tried."""
     detail: str

@@ -1,4 +1,4 @@
-"""Warnings: rules without effect, events that are over, maintenance windows that together empty a residency class."""
+"""Warnings: rules and pools without effect, past events, maintenance windows that together empty a residency class."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 from penstock.overrides.maintenance import Occurrence, occurrences
 from penstock.policy.kinds.operations import PERIOD_S, MaintenanceWindow, Recurrence
+from penstock.policy.model_versions import reserved_model
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
+from penstock.tenancy.permissions import is_open_to
 from penstock.verification.situations import Situation
 
 MOMENT = "%Y-%m-%d at %H:%M UTC"
@@ -26,6 +28,20 @@ def rule_warnings(policy: Policy, found: list[Situation], classes: list[Residenc
     for accepted in policy.accepted_losses:
         if accepted.regions not in existing:
             yield f"accepted loss {accepted.name} is of no residency class: none permits exactly those regions"
+
+
+def pool_warnings(policy: Policy) -> Iterator[str]:
+    """Warnings about models that are reserved for tenants who are not in the bundle, and about tenants for whom a name
+    is served by a model that they may not use."""
+    for model in policy.models.values():
+        for name in model.only_tenants or ():
+            if name not in policy.tenants:
+                yield f"model {model.name} is reserved for {name}, which must be a tenant that the API creates"
+    for versions in policy.versions.values():
+        for sender in policy.senders.values():
+            served_by = reserved_model(versions, sender)
+            if served_by is not None and not is_open_to(policy.models[served_by], sender):
+                yield f"{versions.name} is served to {sender.name} by {served_by}, which {sender.name} may not use"
 
 
 def event_warnings(policy: Policy, now: float) -> Iterator[str]:

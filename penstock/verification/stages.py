@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.health.region_health import RegionState
 from penstock.jobs.store_selection import select_store
@@ -23,6 +24,7 @@ from penstock.routing.decision import Decision, authorize_at_origin, decide, wit
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionRequest, RegionView
 from penstock.routing.steering import Client, SteeringAdvisor
+from penstock.tenancy.permissions import permits_model, permits_name, restrictions_of
 from penstock.verification.breach import Breach, breach, permitted
 from penstock.verification.situations import Situation
 from penstock.wire.identity import ProcessRole, SpiffeId
@@ -94,6 +96,24 @@ def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
             for entry in steer.advise(Client(facts.location, tenant), states, ready).entries:
                 if entry.region not in expected:
                     yield breach(policy, "steer", situation, entry.region, "advised as an entry")
+
+
+def at_pools(policy: Policy) -> Iterator[Breach]:
+    """Check that nobody may use a model that is reserved for others, nor its adapters. All ways to a model end in these
+    permissions: its name, a name that it serves, and fallbacks."""
+    for sender in policy.senders.values():
+        restrictions = restrictions_of(policy, sender)
+        for model in policy.models.values():
+            adapters = (pattern.replace("*", "x") for pattern in model.adapters)
+            if not permits_model(policy, restrictions, model.name) and not any(
+                permits_name(restrictions, adapter) for adapter in adapters
+            ):
+                continue
+            own = {"tier": sender.tier, "data class": sender.data_class, "tenant": sender.name}
+            for (kind, value), only in zip(own.items(), model.reserved_for, strict=True):
+                if only is not UNSET and not any(value == each for each in only):
+                    detail = f"is reserved for other values of {kind} than {value or 'none'}"
+                    yield Breach("permissions", f"tenant {sender.name}", f"model {model.name}", (), detail, ())
 
 
 def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:

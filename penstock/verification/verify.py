@@ -19,7 +19,8 @@ The properties and their proofs:
    regions only (`stages.at_job_stores`).
 7. *No DNS name resolves to a forbidden region* of any of its tenants, with a client subnet or without
    (`dns_checks`).
-8. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
+8. *Nobody reaches a model that is reserved for others* (`stages.at_pools`).
+9. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
 While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.
 A draw returns the origin, which residency permits, or another region; draws are used only if all other regions are
@@ -37,12 +38,13 @@ from penstock.policy.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach, forbidding, permitted
 from penstock.verification.dns_checks import at_names
 from penstock.verification.plan_checks import planned
-from penstock.verification.policy_warnings import rule_warnings, window_warnings
+from penstock.verification.policy_warnings import pool_warnings, rule_warnings, window_warnings
 from penstock.verification.situations import Situation, situations
 from penstock.verification.stages import (
     at_decisions,
     at_job_stores,
     at_origins,
+    at_pools,
     at_servers,
     at_steering,
     at_within_mask,
@@ -128,12 +130,13 @@ def verify(policy: Policy) -> VerificationReport:
         lost_at_once=plans.max_lost,
         whole=tuple(name for name, checked in reached.items() if checked.whole),
         partly=tuple(name for name, checked in reached.items() if not checked.whole),
-        breaches=(*breaches, *plans.breaches, *names.breaches),
+        breaches=(*breaches, *at_pools(policy), *plans.breaches, *names.breaches),
         classes=tuple(survival(measured, residency, members) for residency, members in by_class.items()),
         refused=tuple(_refused(policy, situation) for situation in found if not permitted(policy, situation)),
         unserved=tuple(sorted(policy.senders.keys() - served)),
         warnings=(
             *rule_warnings(policy, found, list(by_class)),
+            *pool_warnings(policy),
             *window_warnings(policy, by_class),
             *names.warnings,
         ),

@@ -94,6 +94,18 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Whether it is serverless: it receives requests only while no slot of the other endpoints is free, and nothing
     that would wake it."""
 
+    pool: str = ""
+    """Label of an endpoint that is reserved for tenants or data classes: it serves `<model>-<pool>` in place of each of
+    `models`."""
+
+    def in_pool(self) -> EndpointSpec:
+        """The endpoint with the models of its pool, which the engine knows by the names without the label."""
+        if not self.pool:
+            return self
+        engine_names = dict(self.engine_names)
+        names = {f"{model}-{self.pool}": engine_names.get(model, model) for model in self.models}
+        return msgspec.structs.replace(self, models=tuple(names), engine_names=tuple(names.items()))
+
     @property
     def is_probed(self) -> bool:
         """Whether its health is probed: a burst endpoint only at a path of its entry, which must not wake it."""
@@ -242,6 +254,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "memory_gb": ("memory_gb", _memory_gb),
     "memory_group": ("memory_group", _name),
     "burst": ("burst", _flag),
+    "pool": ("pool", _name),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

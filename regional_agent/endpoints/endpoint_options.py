@@ -167,6 +167,9 @@ def conflicts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
                     "so that requests for one would reach the other; rename one of them",
                 )
             )
+    if values.get("pool"):
+        pooled = [f"{model}-{values['pool']}" for model in models]
+        problems += [("pool", f"{each} is one of the models; remove it") for each in pooled if each in models]
     problems += _credential_conflicts(values)
     if "memory_group" in values and "memory_gb" not in values:
         problems.append(("memory_group", "the size of the memory is missing; add memory_gb"))

@@ -93,6 +93,7 @@ class EndpointSources:
 
         The caller limits the number of registered endpoints, and unregisters them.
         """
+        spec = spec.in_pool()
         for other in self.specs:
             is_update = other.name == spec.name and other is self._registered.get(spec.name)
             if not is_update and other.name == spec.name:
@@ -140,7 +141,8 @@ class EndpointSources:
         """Merge the sources; drop each endpoint whose name or address an earlier endpoint has."""
         by_name: dict[str, EndpointSpec] = {}
         addresses: set[Address] = set()
-        for spec in (*self.discovery.expanded(self._entries), *self._registered.values()):
+        found = (spec.in_pool() for spec in self.discovery.expanded(self._entries))
+        for spec in (*found, *self._registered.values()):
             if spec.name not in by_name and spec.address not in addresses:
                 by_name[spec.name] = spec
                 addresses.add(spec.address)

@@ -60,7 +60,7 @@ def _at_two(survival: Survival) -> Text:
 
 def _lines(found: VerificationReport) -> Iterator[Text]:
     for breach in found.breaches[:MAX_SHOWN]:
-        yield Text(f"FORBIDDEN REGION REACHED: {_message(breach)}", "bold red")
+        yield Text(f"FORBIDDEN: {_message(breach)}", "bold red")
     if len(found.breaches) > MAX_SHOWN:
         yield Text(f"and {len(found.breaches) - MAX_SHOWN} more", "bold red")
     for survival in found.unsurvived:
@@ -86,7 +86,7 @@ def _message(breach: Breach) -> str:
 
 
 def _done(found: VerificationReport) -> str:
-    reached = "" if found.breaches else "no forbidden region can be reached"
+    reached = "" if found.breaches else "no forbidden region or model can be reached"
     verdict = f"good: {reached}" if found.passed else f"NOT good, though {reached}" if reached else "NOT good"
     losses = "any region" if found.lost_at_once == 1 else f"any {found.lost_at_once} regions"
     partly = f"; only small losses and small remainders of {', '.join(found.partly)}" if found.partly else ""

@@ -13,6 +13,7 @@ from penstock.policy.fields import (
     AdapterPattern,
     Conflict,
     DataClassRef,
+    Label,
     ModelName,
     ModelRef,
     NonEmpty,
@@ -194,6 +195,9 @@ class Model(PolicyStruct, frozen=True):
     only_data_classes: NonEmpty[tuple[DataClassRef, ...]] | UnsetType = UNSET
     """Data classes whose requests alone may use the model; with `only_tiers`, both conditions apply. The data class of
     a request is that of its tenant, or of its token. Absent: requests of every data class."""
+    only_tenants: NonEmpty[tuple[Label, ...]] | UnsetType = UNSET
+    """Tenants, of the bundle or created over the API, that alone may use the model; the other conditions apply too.
+    Absent: every tenant."""
 
     def conflict(self) -> Conflict | None:
         if self.refuse_skewed is not True or self.expected_revision is not UNSET:
@@ -203,7 +207,12 @@ class Model(PolicyStruct, frozen=True):
     @property
     def is_reserved(self) -> bool:
         """Whether only some tenants may use the model."""
-        return self.only_tiers is not UNSET or self.only_data_classes is not UNSET
+        return any(only is not UNSET for only in self.reserved_for)
+
+    @property
+    def reserved_for(self) -> tuple[tuple[str, ...] | UnsetType, ...]:
+        """The tiers, data classes and tenants that may use the model."""
+        return self.only_tiers, self.only_data_classes, self.only_tenants
 
     @property
     def default_max_wait_s(self) -> float:
@@ -247,8 +256,10 @@ class ModelVersions(PolicyStruct, frozen=True):
     """Model by tier, which serves all requests of the tier's tenants for the name, in place of the versions: a pool of
     their own, or a version that they try first."""
     for_data_classes: dict[DataClassRef, ModelRef] | UnsetType = UNSET
-    """Model by data class, which serves all requests of the data class for the name, in place of the versions and of
-    `for_tiers`."""
+    """Model by data class, which serves all requests of the data class for the name, in place of the versions, of
+    `for_tenants` and of `for_tiers`."""
+    for_tenants: dict[Label, ModelRef] | UnsetType = UNSET
+    """Model by tenant, which serves all its requests for the name, in place of the versions and of `for_tiers`."""
 
     def conflict(self) -> Conflict | None:
         if abs(sum(version.percent for version in self.versions) - 100.0) > 1e-6:

@@ -37,6 +37,7 @@ class DiscoveredServer(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: EngineKind | None = None
     zone: str = ""
     accelerator: str = ""
+    pool: str = ""
     priority: int = 0
     """Priority of the SRV record: the lowest number is preferred (RFC 2782)."""
     weight: int = 0
@@ -53,6 +54,7 @@ class Attributes(msgspec.Struct, frozen=True):
     engine: EngineKind | None = None
     zone: str = ""
     accelerator: str = ""
+    pool: str = ""
 
 
 def read_attributes(values: Mapping[str, str], where: str, problems: list[str]) -> Attributes:
@@ -74,6 +76,9 @@ def read_attributes(values: Mapping[str, str], where: str, problems: list[str]) 
             checked = CHECKS[field][1](given)
         except InvalidField as error:
             problems.append(f"{where}: {field}: {error}")
+            if field == "pool":
+                # The models of no pool that policy knows: an endpoint that is meant for some must not serve all.
+                parsed[field] = "invalid"
             continue
         parsed[field] = checked
     return Attributes(**parsed)
@@ -104,6 +109,7 @@ def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tup
                 engine=server.engine or template.engine,
                 zone=server.zone or template.zone,
                 accelerator=server.accelerator or template.accelerator,
+                pool=server.pool or template.pool,
                 engine_names=_names_for(models, template.engine_names),
             ),
         )

@@ -26,7 +26,7 @@ API_SERVER: Final = Address("kubernetes.default.svc", 443, tls=True)
 """The API server of the cluster that the agent runs in."""
 
 LABELS: Final[Mapping[str, str]] = {
-    field: f"penstock/{field}" for field in ("models", "slots", "engine", "zone", "accelerator")
+    field: f"penstock/{field}" for field in ("models", "slots", "engine", "zone", "accelerator", "pool")
 }
 """By field of the endpoints file, the label or annotation that contains its value, unless the entry names another."""
 

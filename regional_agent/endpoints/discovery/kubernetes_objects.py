@@ -197,9 +197,7 @@ def _zone(value: str, where: str, problems: list[str]) -> str:
 
 
 def _server(address: str, port: int, attributes: Attributes, zone: str) -> DiscoveredServer:
-    return DiscoveredServer(
-        address, port, attributes.models, attributes.slots, attributes.engine, zone, attributes.accelerator
-    )
+    return DiscoveredServer(address, port, **{**msgspec.structs.asdict(attributes), "zone": zone})
 
 
 def _listed(servers: list[DiscoveredServer], problems: list[str]) -> Listed:

@@ -49,6 +49,7 @@ SHAPE = [
     ("serving.yaml", "margin_s: 0.25", "margin_s: .inf", "serving.yaml:19: margin_s: is not a number; write a number, without quotes"),
     ("senders.yaml", "requests_per_s: 5.0", "requests_per_s: null", "senders.yaml:12: quota: limits nothing; write requests_per_s or concurrent, or remove the quota"),
     ("senders.yaml", "burst_requests: 10", "burst: 10", "senders.yaml:12: quota.burst: is not a known field; use one of burst_requests, concurrent, requests_per_s"),
+    ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: Model\nname: own\nonly_tenants: [acme]\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\nversions: [{model: llama-3.1-8b, percent: 50}, {model: own, percent: 50}]", "senders.yaml:26: versions: some versions are reserved for tenants for whom others are not; give all of them the same only_tiers, only_data_classes and only_tenants; see also for_tiers"),
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is not a known field; did you mean model?"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
     ("serving.yaml", "target_utilisation: 0.8", "target_utilisation: 0", "serving.yaml:18: target_utilisation: is out of bounds; write a number that is above 0 and at most 1"),

@@ -6,13 +6,15 @@ from random import Random
 
 import pytest
 
+from regional_agent.endpoints.discovery.discovered_server import DiscoveredServer, read_attributes
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry
+from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_HEADERS
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_sources import EndpointSettings
+from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 TOKEN = "0123456789abcdef-registration"
@@ -51,6 +53,25 @@ def test_reads_every_option() -> None:
         "/etc/penstock/tls.key",
         "engines.internal",
     )
+
+
+def test_an_endpoint_with_a_label_serves_the_models_of_its_pool_alone(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.yaml").write_text(HEAD + "  pool: bank\n  engine_names: {m: M}\n")
+    sources = EndpointSources(EndpointSettings(tmp_path / "endpoints.yaml"), Random(1), lambda: None)
+    (spec,) = sources.specs
+    assert spec.models == ("llama-3-8b-bank", "m-bank")
+    assert dict(spec.engine_names) == {"llama-3-8b-bank": "llama-3-8b", "m-bank": "M"}
+    with pytest.raises(BadEndpointFile, match="m-bank is one of the models"):
+        parse(HEAD.replace("'m'", "m, m-bank") + "  pool: bank\n")
+
+
+def test_a_label_of_a_discovered_server_that_cannot_be_read_lets_it_serve_nothing() -> None:
+    (entry,) = parse(HEAD.replace("url: https://10.0.0.1:8000", "kubernetes: {namespace: a, service: b}"))
+    assert isinstance(entry, KubernetesEntry)
+    for label, model in (("bank", "m-bank"), ("bank!", "m-invalid")):
+        attributes = read_attributes({"models": "m", "pool": label}, "Pod a", [])
+        (spec,) = entry.expanded((DiscoveredServer("10.0.0.9", 80, attributes.models, pool=attributes.pool),))
+        assert spec.in_pool().models == (model,)
 
 
 def test_the_engines_of_a_dns_name_have_its_certificate() -> None:
