@@ -91,13 +91,14 @@ def ask_for_usage(body: bytes | bytearray, flag: tuple[str, ...]) -> tuple[bytes
     begin = body.find(b"{")
     if begin < 0:
         return None
-    if name not in body and _ESCAPE not in body:
+    if name not in body and not (b"\\" in body and _ESCAPE in body):
         value: object = True
         for token in reversed(flag[1:]):
             value = {token: value}
-        rest = bytes(body[begin + 1 :])
-        prefix = b"{%b:%b%b" % (name, msgspec.json.encode(value), b"" if rest[:1] == b"}" else b",")
-        return prefix + rest, UsageFlag(root, prefix, None)
+        comma = b"" if body[begin + 1 : begin + 2] == b"}" else b","
+        prefix = b"{%b:%b%b" % (name, msgspec.json.encode(value), comma)
+        # One copy: a body may have tens of megabytes.
+        return b"".join([prefix, memoryview(body)[begin + 1 :]]), UsageFlag(root, prefix, None)
     members = members_of(bytes(body))
     if members is None:
         return None

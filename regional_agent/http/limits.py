@@ -20,9 +20,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept_body_bytes: int = 16 * 1024 * 1024
     """Part of a body other than JSON that is kept in memory, in bytes; 16 MiB. A request whose whole body is kept can
     be sent again to another endpoint. A larger body is forwarded as it arrives, and its request is not retried."""
-    max_json_bytes: int = 64 * 1024 * 1024
-    """Maximum size of a JSON body, in bytes; 64 MiB. JSON is kept whole before its request is routed, since any part of
-    it may name the model, and reading it occupies the agent for one to two milliseconds per MiB. A larger body is
+    max_json_bytes: int = 128 * 1024 * 1024
+    """Maximum size of a JSON body, in bytes; 128 MiB. JSON is kept whole before its request is routed, since any part
+    of it may name the model, and reading it occupies the agent for one to four milliseconds per MiB. A larger body is
     refused with 413; `max_body_bytes` and `max_kept_bytes` apply too."""
     max_kept_bytes: int = 1024 * 1024 * 1024
     """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, bodies of other tenants
