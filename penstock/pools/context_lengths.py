@@ -67,6 +67,10 @@ class ContextLengths:
         """Return the smallest length that a request fits into; the largest if it fits into none."""
         return next((length for length in self.lengths if length >= likely), self.lengths[-1])
 
+    def too_short(self, likely: int) -> frozenset[str]:
+        """Return the endpoints that a request does not fit into; all but the largest if it fits into none."""
+        return frozenset.intersection(*self._others[self.lengths.index(self.smallest_fitting(likely)) :])
+
     def excluded(self, likely: int, views: Sequence[EndpointView], tried: Container[str]) -> frozenset[str]:
         """Return the endpoints that a request is not sent to now.
 

@@ -7,6 +7,7 @@ subtracted when the request ends, so the accounts of an idle endpoint are zero.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.fleet.expected_wait import mean_with, pool_service_s
@@ -218,6 +219,11 @@ class PoolAccount(PoolTotals, Generic[Member]):
     def has_room(self) -> bool:
         """Whether some endpoint may take one more request."""
         return any(view.takes_more for view in self.views)
+
+    def load_without(self, names: Container[str]) -> tuple[int, int]:
+        """Return slots and requests of the endpoints that may take a request, without those of these names."""
+        able = [view for view in self.views if view.ready and not view.draining and view.name not in names]
+        return sum([view.slots for view in able]), sum([view.in_flight for view in able])
 
     def set_endpoints(self, endpoints: list[Member], near: frozenset[int] = frozenset()) -> None:
         """Replace the members. The caller calls `recount` afterwards.

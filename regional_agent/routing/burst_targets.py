@@ -95,7 +95,7 @@ class BurstTargets:
         for endpoint in self._local.endpoints.burst_pool(model.name).endpoints:
             terms, view = self._terms(policy, model.name), endpoint.view
             start = self._start(endpoint, model.name, terms, now)
-            otherwise = Otherwise(self._free(model.name), self._wait_s(model.name), inf)
+            otherwise = Otherwise(self._free(model.name), self._local.queue.wait_s(model.name), inf)
             verdict = why_not(policy, terms, otherwise, start)
             if not view.takes_more:
                 reason, detail = view.unready_reason if not view.ready else Reason.ENDPOINT_FULL, view.detail
@@ -157,14 +157,13 @@ class BurstTargets:
         if not pool.ready and known is not None:
             # A model on demand wakes although the request is served.
             local.may_become_ready(known, context.max_wait_s)
-        excluded = excluded_endpoints(pool, context)
-        wait_s = own_s = self._wait_s(model)
-        if not context.busy_endpoints and not local.has_another(context, excluded):
-            # No slot helps a request that no endpoint of the region can serve, or that has failed at each of them.
-            wait_s = own_s = inf
-        elif in_turn and pool.slots:
+        excluded = excluded_endpoints(pool, context) | local.too_short(context, pool)
+        # An endpoint that was busy is tried again. Without any endpoint to wait for, the expected wait is infinite.
+        useless = excluded - context.busy_endpoints
+        wait_s = own_s = local.queue.wait_s(model, pool, useless)
+        if in_turn and wait_s < inf:
             # The head of the queue waits for one slot, and what it saves are the waits of all behind it.
-            own_s = pool.service_s / pool.slots
+            own_s = pool.service_s / pool.load_without(useless)[0]
             wait_s = max(own_s, wait_s - own_s)
         left_s = context.deadline_at - now
         if own_s > min(context.received_at + context.max_wait_s - now, left_s):
@@ -173,10 +172,6 @@ class BurstTargets:
 
     def _free(self, model: str, excluded: frozenset[str] = NO_ENDPOINTS) -> int:
         return free_slots(view for view in self._local.endpoints.pool(model).views if view.name not in excluded)
-
-    def _wait_s(self, model: str) -> float:
-        pool = self._local.endpoints.pool(model)
-        return self._local.queue.wait_s(model, pool) if pool.ready else inf
 
     def _service_s(self, model: str) -> float:
         own = self._local.endpoints.pool(model)

@@ -90,8 +90,15 @@ class LocalTargets:
     def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
         """Whether an endpoint besides those `tried` is ready that can serve a request."""
         pool = self.endpoints.pool(context.model)
-        unfit = _unfit_endpoints(pool, context)
+        unfit = _unfit_endpoints(pool, context) | self.too_short(context, pool)
         return any(view.ready and view.name not in tried and view.name not in unfit for view in pool.views)
+
+    def too_short(self, context: RequestContext, pool: EndpointPool) -> frozenset[str]:
+        """Return the endpoints of a pool whose context length is too short for a request."""
+        contexts, estimate = pool.contexts, context.estimate
+        if contexts is None or not contexts.is_mixed or estimate.cost.unit is not _TOKEN or not occupies_slot(context):
+            return NO_ENDPOINTS
+        return contexts.too_short(self.needed_tokens(context).likely)
 
     def may_extend(self, model: str) -> bool:
         """Whether an endpoint of a model, ready or not, can extend a text."""

@@ -20,6 +20,7 @@ from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
@@ -158,14 +159,20 @@ class QueueDispatcher:
         """Whether tenants besides that of a request use its model at `now` (s)."""
         return self._work.of(context.model).is_shared(context.estimate.tenant, now)
 
-    def wait_s(self, model: str, pool: EndpointPool | None = None) -> float:
-        """Time (s) that one more request for a model would wait; `pool` is that of the model, None to look it up."""
+    def wait_s(self, model: str, pool: EndpointPool | None = None, without: frozenset[str] = NO_ENDPOINTS) -> float:
+        """Time (s) that one more request for a model would wait.
+
+        Args:
+            pool: that of the model; None to look it up.
+            without: names of endpoints that cannot serve the request; inf if there are no others.
+        """
         if pool is None:
             pool = self._endpoints.pool(model)
-        load = pool.in_flight + self.waiting(model)
-        if load >= pool.slots:
+        slots, in_flight = pool.load_without(without) if without else (pool.slots, pool.in_flight)
+        load = in_flight + self.waiting(model)
+        if load >= slots:
             load -= self.running_batch.preemptible(model)
-        return expected_wait_s(load, pool.slots, pool.service_s)
+        return expected_wait_s(load, slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
         """Whether a request that waits at an agent of the region precedes the request of `context`."""

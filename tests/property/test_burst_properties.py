@@ -18,9 +18,12 @@ from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.regions import BurstPool
+from penstock.pools.context_lengths import ContextLengths
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
@@ -82,9 +85,9 @@ class RegionOfTwo:
         self.policy = msgspec.structs.replace(before, regions={**before.regions, "eu-de": here})
         self.running: list[LocalAttempt] = []
 
-    def context(self) -> Any:
-        cost = self.policy.models[MODEL].cost
-        estimate = WorkEstimate("open", MODEL, cost, CostInputs(0), Work(0.1, 1.0), streaming=True)
+    def context(self, prompt_bytes: int = 0) -> Any:
+        cost = Cost(CostUnit.TOKEN, 0.0, 0.001)
+        estimate = WorkEstimate("open", MODEL, cost, CostInputs(prompt_bytes), Work(0.1, 1.0), streaming=True)
         return SimpleNamespace(
             model=MODEL,
             policy=self.policy,
@@ -168,3 +171,19 @@ def test_no_request_costs_money_while_a_slot_is_free(
             attempt.settle(region.now, 1.0)
         assert region.burst.used_s[MODEL] >= 0.0
         assert region.burst.cost[MODEL] == pytest.approx(region.burst.used_s[MODEL] * terms.cost_per_second)
+
+
+def test_free_slots_whose_context_is_too_short_are_not_free_for_a_long_prompt(tmp_path: Path) -> None:
+    terms = BurstPool((MODEL,), cost_per_second=0.001, cold_start_s=0.0, idle_s=5.0)
+    region = RegionOfTwo(tmp_path, terms, frozenset(OWN))
+    region.endpoints.pool(MODEL).contexts = ContextLengths(((OWN[0], 4_096), (OWN[1], 32_768)))
+    long, short = region.context(prompt_bytes=40_000), region.context()
+    for _ in range(2):
+        own = region.local.place(long, "home", region.now)
+        assert isinstance(own, LocalAttempt)
+        assert own.endpoint_name == OWN[1]
+    assert not region.local.has_another(long, frozenset({OWN[1]}))
+    for in_turn in (False, True):
+        assert region.local.place(long, "home", region.now) is Reason.SATURATED
+        assert region.burst.place(long, region.now, in_turn=in_turn, idle_elsewhere=False) is not None
+        assert region.burst.place(short, region.now, in_turn=in_turn, idle_elsewhere=False) is None
