@@ -52,7 +52,8 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     engine_version: str = ""
     """Version that the engine reports; empty if it reports none."""
     served: tuple[ServedModel, ...] = ()
-    """For each model name, revision and context length (tokens; 0: unknown), as far as the engine reports them."""
+    """For each model name, revision, context length and KV capacity (tokens; 0: unknown), and the part (0-1) of GPU
+    memory that the engine may use, as far as the engine reports them."""
     skew: str = ""
     """How the endpoint differs from policy or from its siblings, and what is invalid in the engine's reports."""
     gpu: GpuStatus | None = None

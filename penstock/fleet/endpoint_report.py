@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.health.engine_facts import MAX_CONTEXT_TOKENS, ServedModel
+from penstock.health.engine_facts import ServedModel
 from penstock.health.gpu_metrics import GpuState
 
 MAX_ENDPOINTS = 1_000
@@ -59,7 +59,7 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     engine_version: str = ""
     """Version that the engine reports; empty if it reports none."""
     served: tuple[ServedModel, ...] = ()
-    """Revision and context length of each model, as far as the engine reports them."""
+    """Revision and room of each model, as far as the engine reports them."""
     skew: str = ""
     """How the endpoint differs from policy or from its siblings; empty if it does not."""
     gpu: GpuState | None = None
@@ -76,7 +76,7 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
             bool(self.name)
             and len(self.models) <= MAX_MODELS
             and len(self.served) <= MAX_MODELS
-            and all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in self.served)
+            and all(served.is_possible for served in self.served)
             and all(len(text) <= MAX_TEXT for text in texts)
             and (self.gpu is None or self.gpu.is_possible)
             and all(0 <= count <= max_count for count in (self.slots, self.in_flight))

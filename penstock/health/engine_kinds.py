@@ -54,7 +54,10 @@ class FactsPage(StrEnum):
     """Paths at which engines report what they are and what they serve."""
 
     VERSION = "/version"
+    VLLM_METRICS = "/metrics"
+    """The size of the KV cache is in the labels of a metric."""
     SGLANG_MODEL = "/get_model_info"
+    SGLANG_SERVER = "/get_server_info"
     TGI_INFO = "/info"
     OLLAMA_TAGS = "/api/tags"
     OLLAMA_VERSION = "/api/version"
@@ -96,7 +99,7 @@ class Engine(msgspec.Struct, frozen=True):
 ENGINES: dict[EngineKind, Engine] = {
     EngineKind.AUTO: Engine(health=HealthCheck()),
     EngineKind.VLLM: Engine(
-        facts=(FactsPage.VERSION,),
+        facts=(FactsPage.VERSION, FactsPage.VLLM_METRICS),
         queued=(EngineMetric("vllm:num_requests_waiting"),),
         running=(EngineMetric("vllm:num_requests_running"),),
         kv_used=(EngineMetric("vllm:kv_cache_usage_perc"), EngineMetric("vllm:gpu_cache_usage_perc")),
@@ -108,7 +111,7 @@ ENGINES: dict[EngineKind, Engine] = {
         extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
-        facts=(FactsPage.SGLANG_MODEL,),
+        facts=(FactsPage.SGLANG_MODEL, FactsPage.SGLANG_SERVER),
         queued=(EngineMetric("sglang:num_queue_reqs"),),
         running=(EngineMetric("sglang:num_running_reqs"),),
         kv_used=(EngineMetric("sglang:token_usage"),),

@@ -151,8 +151,8 @@ _LABEL = re.compile(rb'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*+)="((?:[^"\\]++|
 MAX_SERIES = 1000
 """Maximum number of series of one gauge; an engine has one series for each model and rank."""
 
-MAX_LABELS = 16
-"""Maximum number of labels that are read of one series; Triton has four. Further labels are ignored."""
+MAX_LABELS = 64
+"""Maximum number of labels that are read of one series; vLLM has 38. Further labels are ignored."""
 
 MAX_BYTES = 256 * 1024
 """Maximum size (bytes) of all series of one gauge together, which takes about ten milliseconds to read; a line that

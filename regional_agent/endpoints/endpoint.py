@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
-from penstock.health.engine_facts import EngineFacts
+from penstock.health.engine_facts import EngineFacts, room_text
 from penstock.health.engine_kinds import ENGINES, EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
 from penstock.health.health_check import HealthCheck
@@ -267,8 +267,9 @@ class Endpoint(EndpointAccount):
         return name in self.reported.adapters or any(matches(pattern, name) for pattern in self.spec.adapters)
 
     def update_detail(self) -> None:
-        """Update the text for operators, after a drain or a skew has changed."""
-        self.view.detail = self.drained_because or self.reported.skew
+        """Update the text for operators, after a drain, a skew or the room has changed."""
+        because = self.drained_because or self.reported.skew
+        self.view.detail = "; ".join(filter(None, (because, room_text(self.reported.facts.served))))
 
     def set_loaded_models(
         self,

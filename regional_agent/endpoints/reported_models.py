@@ -41,7 +41,7 @@ class ReportedModels:
         self.adapters: frozenset[str] = frozenset()
         """Names of the loaded adapters."""
         self.facts = NO_FACTS
-        """Versions, revisions and context lengths."""
+        """Versions, revisions and room."""
         self.skews: Mapping[str, Skew] = {}
         """How the endpoint differs from policy or siblings, by model; only models for which it does."""
         self.refused: frozenset[str] = frozenset()

@@ -23,14 +23,17 @@ NO_FIELDS: Mapping[str, Any] = {}
 class LimitedEngine(SmallHttp):
     """An engine like vLLM, with a context length."""
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, kv_tokens: int = 1_000_000) -> None:
         self.max_model_len = max_model_len
+        self.kv_tokens = kv_tokens
         self.served = 0
         super().__init__(self._page)
 
     def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == b"/v1/models":
             return 200, json.dumps({"data": [{"id": MODEL, "max_model_len": self.max_model_len}]}).encode()
+        if target == b"/metrics":
+            return 200, b'vllm:cache_config_info{kv_cache_size_tokens="%d"} 1.0\n' % self.kv_tokens
         if method == b"GET":
             return 200, b""
         self.served += 1
@@ -65,8 +68,10 @@ def chat(prompt_bytes: int, max_tokens: int) -> bytes:
 
 
 async def test_long_prompts_go_to_the_large_endpoint_and_short_ones_leave_it_free(tmp_path: Path) -> None:
-    small, large = LimitedEngine(4_096), LimitedEngine(32_768)
+    small, large = LimitedEngine(32_768, kv_tokens=4_096), LimitedEngine(32_768)
     async with serving(tmp_path, [small, large]) as agent:
+        details = {each.name: each.detail for each in agent.router.local.consider(Model(MODEL), "open", "", 0.0)}
+        assert details["gpu-0"] == "context 4096, KV cache 4096 tokens"
         for _ in range(6):
             assert (await ask(agent, body=chat(1_000, 100))).status == 200
         assert (small.served, large.served) == (6, 0)

@@ -16,6 +16,10 @@ const MAX_ENDPOINTS = 1000;
 /** A certificate that expires within so many seconds is marked. */
 const SOON_S = 7 * 86_400;
 
+/** What fits into an endpoint, as far as its engine reports it. */
+const room = ([, , context, kv, memory]) => [context && `context ${count(context)} tokens`, kv && `KV cache ${count(kv)} tokens`,
+  memory && `${percent(memory)} of GPU memory`].filter(Boolean).join(", ");
+
 export class RegionView {
   constructor(name, caller) {
     this.name = this.title = name;
@@ -82,7 +86,7 @@ export class RegionView {
     show(this.cells, found.map((endpoint) => {
       const share = endpoint.slots ? endpoint.in_flight / endpoint.slots : 0;
       const text = [`${endpoint.name}: ${endpoint.state}`, endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, endpoint.models.join(", "),
-        endpoint.zone, endpoint.accelerator, endpoint.engine_version && `engine ${endpoint.engine_version}`, endpoint.skew && `differs: ${endpoint.skew}`].filter(Boolean).join(", ");
+        endpoint.zone, endpoint.accelerator, endpoint.engine_version && `engine ${endpoint.engine_version}`, endpoint.served.map(room).find(Boolean), endpoint.skew && `differs: ${endpoint.skew}`].filter(Boolean).join(", ");
       return h("span", { class: `cell load-${Math.min(10, Math.round(share * 10))} ${endpoint.state}`, role: "listitem", title: text, "aria-label": text },
         endpoint.state === "ready" ? percent(share) : endpoint.state, endpoint.skew && " ≠");
     }), !found.length && h("p", { class: "empty", role: "listitem" }, "No endpoint is reported."));

@@ -14,6 +14,7 @@ from control_plane.cli.error_output import print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.health.engine_facts import room_text
 
 LIMIT = 500
 """Page size of the requests."""
@@ -72,7 +73,11 @@ def _gpu(endpoint: EndpointStatus) -> Text:
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     places = ("region", "endpoint", "address", "models", "zone", "accelerator", "engine")
     shows_gpus = any(endpoint.gpu is not None for endpoint in found)
-    words, numbers = (*places, "state"), ("load", *(("GPU",) if shows_gpus else ()), "age")
+    shows_room = any(room_text(endpoint.served) for endpoint in found)
+    words, numbers = (
+        (*places, *(("room",) if shows_room else ()), "state"),
+        ("load", *(("GPU",) if shows_gpus else ()), "age"),
+    )
     table = table_of(*words, *numbers, "reason", title="Endpoints", right=numbers)
     for endpoint in found:
         cells = (
@@ -83,6 +88,7 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             endpoint.zone or "-",
             endpoint.accelerator or "-",
             endpoint.engine_version or "-",
+            *((room_text(endpoint.served) or "-",) if shows_room else ()),
         )
         state = Text(f"{endpoint.state}{', burst' if endpoint.is_burst else ''}", _COLOURS[endpoint.state])
         load = f"{endpoint.in_flight}/{endpoint.slots}"

@@ -44,6 +44,11 @@ def read(page: FactsPage, content: Any) -> EngineFacts:
             EngineFacts("", (ServedModel("chat", "/models/llama"),)),
         ),
         (
+            FactsPage.SGLANG_SERVER,
+            {"version": "0.5", "max_total_num_tokens": 60_000, "mem_fraction_static": 0.8, "internal_states": []},
+            EngineFacts("0.5", (ServedModel("chat", "", 60_000, 60_000, 0.8),)),
+        ),
+        (
             FactsPage.TGI_INFO,
             {"model_id": "org/llama", "model_sha": "0f3c", "version": "3.2", "max_total_tokens": 8192},
             EngineFacts("3.2", (ServedModel("chat", "org/llama@0f3c", 8192),)),
@@ -72,6 +77,34 @@ def test_what_is_invalid_is_a_problem_and_no_fact() -> None:
     assert read(FactsPage.TGI_INFO, []).problems == ("/info is not an object",)
 
 
+def cache_info(*ranks: dict[str, object]) -> EngineFacts:
+    lines = [
+        f"vllm:cache_config_info{{{','.join(f'{key}={chr(34)}{value}{chr(34)}' for key, value in rank.items())}}} 1.0"
+        for rank in ranks
+    ]
+    return read_facts(FactsPage.VLLM_METRICS, "\n".join(["# HELP x", *lines]).encode(), NAMES)
+
+
+def test_the_kv_cache_of_the_smallest_rank_is_read_from_labels_of_vllm() -> None:
+    many = {f"a{number}": None for number in range(40)}
+    new = {
+        **many,
+        "gpu_memory_utilization": 0.92,
+        "kv_cache_size_tokens": 9_000,
+        "num_gpu_blocks": 100,
+        "block_size": 16,
+    }
+    assert cache_info(new, {**new, "kv_cache_size_tokens": 8_000}).served == (
+        ServedModel("chat", "", 8_000, 8_000, 0.92),
+    )
+    old = {"block_size": 16, "num_gpu_blocks": 7_653}
+    assert cache_info(old) == EngineFacts(served=(ServedModel("chat", "", 0, 122_448),)), "no limit of a prompt"
+    assert cache_info({"num_gpu_blocks": None, "block_size": 16}) == cache_info() == EngineFacts()
+    for text in ("-5", "1e9", "9" * 30, "٣x"):
+        lies = cache_info({"kv_cache_size_tokens": text, "gpu_memory_utilization": "nan"})
+        assert (lies.served, len(lies.problems)) == ((), 2), text
+
+
 def test_texts_are_cut_and_printable() -> None:
     facts = read(FactsPage.VERSION, {"version": "1\x1b[31m\n" + "x" * 10_000})
     assert len(facts.version) == MAX_FACT_CHARS
@@ -87,12 +120,31 @@ def test_of_two_answers_the_first_fact_counts() -> None:
     assert combined((listed_model("chat", None, None), page)).served[0] == ServedModel("chat", "b@1", 8192)
 
 
+def test_a_kv_cache_that_is_smaller_than_the_context_limits_it() -> None:
+    cache = EngineFacts(served=(ServedModel("chat", "", 2_000, 2_000, 0.9),))
+    (model,) = combined((listed_model("chat", "/m", 4_096), cache)).served
+    assert model == ServedModel("chat", "/m", 2_000, 2_000, 0.9)
+    assert model.room == "context 2000, KV cache 2000 tokens, 90% of GPU memory"
+    assert not ServedModel("chat", kv_tokens=-1).is_possible
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["version", "models", "name", "digest", "model_id", "model_sha", "max_total_tokens", "x"])
+            st.sampled_from(
+                [
+                    "version",
+                    "models",
+                    "name",
+                    "digest",
+                    "model_id",
+                    "model_sha",
+                    "max_total_tokens",
+                    "max_total_num_tokens",
+                ]
+            )
             | st.text(max_size=3),
             inner,
             max_size=6,
@@ -108,7 +160,7 @@ def test_whatever_an_engine_answers_the_facts_are_bounded(page: FactsPage, conte
     facts = read_facts(page, body, NAMES)
     texts = (facts.version, *(served.revision for served in facts.served))
     assert all(len(text) <= MAX_FACT_CHARS and text.isprintable() for text in texts)
-    assert all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in facts.served)
+    assert all(served.is_possible for served in facts.served)
     assert {served.model for served in facts.served} <= NAMES.keys()
 
 
