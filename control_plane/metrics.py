@@ -168,6 +168,11 @@ class ControlPlaneMetrics:
         self._overrides = self._gauge(
             "overrides", "Active overrides, by kind and region; the region of a freeze is empty.", ("kind", "region")
         )
+        self._skew = self._gauge(
+            "region_version_skew",
+            "1 while the endpoints of the region serve another revision of the model than those of most regions.",
+            ("region", "model"),
+        )
         self._demand = self._gauge(
             "demand_requests_per_second",
             "Requests per second that clients send to an origin region, before routing.",
@@ -223,6 +228,7 @@ class ControlPlaneMetrics:
             self._region_in_flight,
             self._overrides,
             self._rollout_phase,
+            self._skew,
             self._demand,
             self._arc_share,
             self._capacity_shortfall,
@@ -274,6 +280,10 @@ class ControlPlaneMetrics:
         """Set slots and in-flight requests by (region, model); pairs that are absent are removed."""
         replace_series(self._region_slots, {key: pool.slots for key, pool in pools.items()})
         replace_series(self._region_in_flight, {key: pool.in_flight for key, pool in pools.items()})
+
+    def show_skews(self, skews: Iterable[tuple[str, str]]) -> None:
+        """Set the regions that serve another revision of a model than others; others are removed."""
+        replace_series(self._skew, dict.fromkeys(skews, 1.0))
 
     def show_demand(self, requests_per_s: Mapping[tuple[str, str], float]) -> None:
         """Set offered requests per second by (origin, model); pairs that are absent are removed."""

@@ -19,6 +19,14 @@ MODELS = (
         impact="Clients receive answers of different models under one name, or the endpoint is refused by policy.",
     ),
     Alert(
+        name="PenstockRegionVersionSkew",
+        expr="max by (region, model) (penstock_region_version_skew) > 0",
+        for_s=7200,
+        severity=TICKET,
+        summary="{{ $labels.region }} serves another revision of {{ $labels.model }} than other regions",
+        impact="Clients receive answers of different models under one name, by the region that serves them.",
+    ),
+    Alert(
         name="PenstockWakeFails",
         expr='sum by (site, model, action) (increase(penstock_agent_wake_attempts_total{result="failed"}[15m])) >= 3',
         for_s=0,

@@ -22,7 +22,9 @@ from control_plane.planning.planner_runner import PlannerRunner
 from control_plane.planning.signal_poller import SignalPoller
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
+from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
+from penstock.fleet.region_skew import region_skews
 from penstock.fleet.snapshot import Snapshot, demand, pools, settled
 from penstock.planning.measurements import measured_bytes
 from penstock.planning.plan import RegionPlan
@@ -323,6 +325,7 @@ def _show_fleet(
         if row.model in policy.models:
             rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
     metrics.show_demand(rates)
+    metrics.show_skews(region_skews(endpoints(snapshot, now), policy.models))
     egress = egress_hourly_cost(policy, demands, in_force, measured_bytes(policy, snapshot, now))
     metrics.cost.show(gpu_hourly_cost(policy, seen_pools, now), egress)
 

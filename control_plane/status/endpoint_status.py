@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from control_plane.status.status import SeenBy
-from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
+from penstock.fleet.region_skew import region_skews
 from penstock.fleet.snapshot import Snapshot
 from penstock.health.engine_facts import ServedModel
+from penstock.policy.kinds.models import Model
 
 
 class GpuStatus(msgspec.Struct, frozen=True):
@@ -55,11 +59,18 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """For each model name, revision, context length and KV capacity (tokens; 0: unknown), and the part (0-1) of GPU
     memory that the engine may use, as far as the engine reports them."""
     skew: str = ""
-    """How the endpoint differs from policy or from its siblings, and what is invalid in the engine's reports."""
+    """How the endpoint differs from policy or from its siblings, and its region from others, and what is invalid in the
+    engine's reports."""
     gpu: GpuStatus | None = None
     """State of its GPUs; null unless the endpoint's entry names their metrics."""
     is_burst: bool = False
     """Whether it is a burst endpoint, which serves while no slot of the region's own endpoints is free."""
+
+
+_OF_REPORT = frozenset(EndpointStatus.__struct_fields__) & frozenset(EndpointReport.__struct_fields__) - {
+    *("zone", "accelerator", "skew", "gpu")
+}
+"""The fields that a status has as they are reported."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -76,37 +87,39 @@ class EndpointPage(msgspec.Struct, frozen=True):
 def endpoint_statuses(
     snapshot: Snapshot,
     now: float,
+    models: Mapping[str, Model],
     *,
     region: str | None = None,
     model: str | None = None,
     state: EndpointCondition | None = None,
 ) -> list[EndpointStatus]:
-    """Return the endpoints that match every filter; None matches all."""
+    """Return the endpoints that match every filter; None matches all.
+
+    Args:
+        models: those of the policy, whose revisions are compared between regions.
+    """
+    every = endpoints(snapshot, now)
+    skews = region_skews(every, models)
     return [
-        _status(endpoint)
-        for endpoint in endpoints(snapshot, now, region)
+        _status(endpoint, skews)
+        for endpoint in every
+        if region in (None, endpoint.region)
         if (model is None or model in endpoint.report.models) and state in (None, endpoint.report.condition)
     ]
 
 
-def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
+def _status(endpoint: ReportedEndpoint, skews: Mapping[tuple[str, str], str]) -> EndpointStatus:
     report = endpoint.report
+    of_region = [(model, skews.get((endpoint.region, model))) for model in report.models]
+    differences = (report.skew, *(f"{model}: {skew}" for model, skew in of_region if skew))
     return EndpointStatus(
         region=endpoint.region,
-        name=report.name,
-        address=report.address,
-        models=report.models,
         zone=report.zone or None,
         accelerator=report.accelerator or None,
         state=report.condition,
-        slots=report.slots,
-        in_flight=report.in_flight,
         age_s=endpoint.age_s,
         agent=endpoint.agent,
-        reason=report.reason,
-        engine_version=report.engine_version,
-        served=report.served,
-        skew=report.skew,
+        skew="; ".join(filter(None, differences)),
         gpu=None if report.gpu is None else GpuStatus(*msgspec.structs.astuple(report.gpu)),
-        is_burst=report.is_burst,
+        **{field: getattr(report, field) for field in _OF_REPORT},
     )

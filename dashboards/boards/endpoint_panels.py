@@ -104,14 +104,18 @@ EACH_ENDPOINT: tuple[Panel, ...] = (
         Prose(
             "Which endpoints serve another version?",
             "Endpoints that report another revision than policy expects or their siblings serve, or another version of"
-            " the engine.",
+            " the engine; and regions that serve another revision than other regions.",
             "`penstock endpoints` has both versions. Runbook of PenstockVersionSkew.",
         ),
         [
             Query(
                 'max by (site, endpoint, against) (penstock_agent_endpoint_version_skew{site=~"$region"})',
                 "{{site}} {{endpoint}} against {{against}}",
-            )
+            ),
+            Query(
+                'max by (region, model) (penstock_region_version_skew{region=~"$region"})',
+                "{{region}} {{model}} against other regions",
+            ),
         ],
         "short",
         span=24,

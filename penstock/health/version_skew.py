@@ -50,12 +50,12 @@ def skews(pool: Sequence[Serving], expected: str | None) -> dict[str, Skew]:
     found: dict[str, Skew] = {}
     for kind in sorted({each.kind for each in pool}):
         of_kind = {each.endpoint: each.version for each in pool if each.kind == kind and each.version}
-        for endpoint, usual in _odd_ones(of_kind):
+        for endpoint, usual in odd_ones(of_kind):
             detail = f"runs {kind} {of_kind[endpoint]}, and its siblings {usual}"
             found[endpoint] = Skew(SkewAgainst.ENGINE, detail)
     revisions = {each.endpoint: each.revision for each in pool if each.revision}
     if expected is None:
-        for endpoint, usual in _odd_ones(revisions):
+        for endpoint, usual in odd_ones(revisions):
             detail = f"serves {revisions[endpoint]}, and its siblings {usual}"
             found[endpoint] = Skew(SkewAgainst.SIBLINGS, detail)
         return found
@@ -65,8 +65,8 @@ def skews(pool: Sequence[Serving], expected: str | None) -> dict[str, Skew]:
     return found
 
 
-def _odd_ones(values: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Yields the endpoints whose value is not that of the majority, with the usual value; without one, all differ."""
+def odd_ones(values: dict[str, str]) -> Iterable[tuple[str, str]]:
+    """Yields the names whose value is not that of the majority, with the usual value; without one, all differ."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return

@@ -116,6 +116,9 @@ class ConsideredRegion(msgspec.Struct, frozen=True):
     """Round trip from the origin, in milliseconds."""
     view: RegionView | None = None
     """State of the region in the view of the origin; None if the origin has no view of the region."""
+    skew: str = ""
+    """How the revision of the model in the region differs from that of other regions; empty if it does not, and at
+    agents, which do not know."""
 
 
 class ApplicableRule(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""Compares what the endpoints of each pool report that they serve, and refuses those that policy does not accept."""
+"""Compares what the endpoints of each pool report that they serve, adapters included, and refuses what policy does not
+accept."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ class EndpointVersions:
         pools: dict[str, list[Endpoint]] = {}
         existing = list(endpoints)
         for endpoint in existing:
-            for model in endpoint.loaded_models:
-                pools.setdefault(model, []).append(endpoint)
+            served = {served.model for served in endpoint.reported.facts.served}
+            for name in (*endpoint.loaded_models, *(served & endpoint.reported.adapters)):
+                pools.setdefault(name, []).append(endpoint)
         found: dict[str, dict[str, Skew]] = {}
         for model, members in pools.items():
             for name, skew in self._skews_of(model, members).items():
@@ -49,7 +51,8 @@ class EndpointVersions:
             Serving(
                 endpoint.name,
                 endpoint.kind.value,
-                endpoint.reported.facts.version,
+                # Adapters have no engine of their own.
+                "" if model in endpoint.reported.adapters else endpoint.reported.facts.version,
                 next((served.revision for served in endpoint.reported.facts.served if served.model == model), ""),
             )
             for endpoint in members

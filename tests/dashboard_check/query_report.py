@@ -16,7 +16,7 @@ EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_agent_burst_": "no endpoint of the demo is a burst endpoint",
     r"penstock_agent_quality_pairs_total": "no rollout of the demo scores pairs of answers",
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
-    r"penstock_agent_endpoint_version_skew": "the engines of the demo report no versions and revisions",
+    r"penstock_(agent_endpoint|region)_version_skew": "the engines of the demo report no versions and revisions",
     r"penstock_agent_endpoint_gpu_": "the engines of the demo have no GPUs",
     r"penstock_agent_endpoint_slowdown_ratio": "no two endpoints of a region have the same models and accelerator",
     r"penstock_agent_budget_used_ratio": "no tenant of the demo has used half of a budget for long",

@@ -27,15 +27,15 @@ NO_PEERS: Mapping[str, Any] = {}
 class LoraEngine(SmallHttp):
     """An engine like vLLM: lists its base model, and its adapters with their parent."""
 
-    def __init__(self, *adapters: str, base: str = MODEL) -> None:
-        self.base, self.adapters = base, adapters
+    def __init__(self, *adapters: str, base: str = MODEL, folder: str = "/adapters") -> None:
+        self.base, self.adapters, self.folder = base, adapters, folder
         self.asked_for: list[str] = []
         super().__init__(self._page)
 
     def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == b"/v1/models":
             listed: list[dict[str, Any]] = [{"id": self.base, "parent": None}]
-            listed += [{"id": name, "root": f"/adapters/{name}", "parent": self.base} for name in self.adapters]
+            listed += [{"id": name, "root": f"{self.folder}/{name}", "parent": self.base} for name in self.adapters]
             return 200, json.dumps({"data": [*listed, {"id": "stray", "parent": "another"}]}).encode()
         if method == b"GET":
             return 200, b""
@@ -133,7 +133,12 @@ async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_p
 
 
 async def test_the_list_of_models_has_the_loaded_adapters(tmp_path: Path) -> None:
-    async with serving(tmp_path, [LoraEngine("lora-sql", "other-sql"), LoraEngine("lora-sql", "lora-a")]) as agent:
+    engines = LoraEngine("lora-sql", "other-sql"), LoraEngine("lora-sql", "lora-a", folder="/of-last-week")
+    async with serving(tmp_path, engines) as agent:
+        assert {each.reported.skew for each in agent.endpoints.every()} == {
+            "lora-sql: serves /adapters/lora-sql, and its siblings /of-last-week/lora-sql",
+            "lora-sql: serves /of-last-week/lora-sql, and its siblings /adapters/lora-sql",
+        }
         listed = json.loads((await get(agent, "/v1/models")).body)["data"]
         assert [(card["id"], card["root"], card["parent"]) for card in listed] == [
             (MODEL, MODEL, None),

@@ -205,6 +205,11 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "35m",
     ),
     (
+        "PenstockRegionVersionSkew",
+        {'penstock_region_version_skew{region="eu-de",model="m"}': "1x20", "penstock_leader": "1x20"},
+        "0d3h",
+    ),
+    (
         "PenstockWakeFails",
         {f'penstock_agent_wake_attempts_total{{{AGENT},model="m",action="wake",result="failed"}}': "0+1x200"}
         | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
@@ -393,6 +398,7 @@ WELL = {
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
     f'penstock_agent_endpoint_version_skew{{{AGENT},endpoint="gpu-1",against="engine"}}': "1x40 0x40",
+    'penstock_region_version_skew{region="eu-de",model="m"}': "1x40",
     f'penstock_agent_wake_attempts_total{{{AGENT},model="m",action="wake",result="failed"}}': "0x10 2x70",
     f'penstock_agent_model_without_room_seconds_total{{{AGENT},model="m"}}': "0x10 20x70",
     f'penstock_agent_quality_pairs_total{{{AGENT},model="m",result="failed"}}': "0+1x80",
@@ -594,6 +600,7 @@ def leader() -> ControlPlaneMetrics:
     )
     metrics.show_pools({("eu-de", "m"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "m"): 5.5})
+    metrics.show_skews([("eu-de", "m")])
     lacks = [Shortfall("m", ("eu-de+eu-es",), ("eu-de",), lost, 1.5, 6.0) for lost in (None, "eu-es")]
     metrics.show_shortfalls(lacks)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))

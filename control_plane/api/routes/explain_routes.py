@@ -26,6 +26,8 @@ from control_plane.status.status import PolicyStatus
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.tenant_store import TenantStore
+from penstock.fleet.endpoint_view import endpoints
+from penstock.fleet.region_skew import region_skews
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model
@@ -133,6 +135,12 @@ def routes(
             asked = _asked(policy, body, geoip, created(policy), now)
             views = reported_views(policy, snapshot, asked.origin, asked.model, now)
             explanation = explain(policy, plan, asked, views, rng)
+            skews = region_skews(endpoints(snapshot, now), policy.models)
+            regions = [
+                msgspec.structs.replace(each, skew=skews.get((each.region, asked.model), ""))
+                for each in explanation.regions
+            ]
+            explanation = msgspec.structs.replace(explanation, regions=tuple(regions))
             provenance = _provenance(newest, plan, explanation.policy_digest)
             return ExplainResponse(explanation, seen_by.name, seen_by.leading, now, provenance)
 

@@ -113,7 +113,8 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
         policy, snapshot, now, seen_by = view.policy, view.snapshot, view.now(), reporter.seen_by()
 
         def found() -> EndpointPage:
-            listed = endpoint_statuses(snapshot, now, region=region, model=model, state=state)
+            models = {} if policy is None else policy.models
+            listed = endpoint_statuses(snapshot, now, models, region=region, model=model, state=state)
             page = paginate(listed, lambda endpoint: f"{endpoint.region}/{endpoint.name}", cursor, limit)
             _check_filters(policy, page, region, model)
             return EndpointPage(page.items, page.next_cursor, seen_by, omitted_endpoints(snapshot, region))

@@ -173,6 +173,8 @@ def _because(region: ConsideredRegion) -> str:
     if region.closed:
         lines.append("closed by an operator")
     lines += [_rejection(reason) for reason in region.reasons]
+    if region.skew:
+        lines.append(f"version skew: {region.skew}")
     return "\n".join(lines)
 
 

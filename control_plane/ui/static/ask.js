@@ -89,7 +89,7 @@ export class AskView {
         ` Policy ${shortDigest(explanation.policy_digest)}, plan ${explanation.plan_generation ?? "none"}.`),
       table("Regions", ["region", "verdict", "chance", "reasons"], explanation.regions.map((each) => [each.region,
         h("span", { class: `verdict ${each.verdict}` }, each.verdict), percent(each.chance),
-        h("ul", {}, each.reasons.map((reason) => h("li", {}, `${reason.reason}${reason.detail ? `: ${reason.detail}` : ""}`)))])),
+        h("ul", {}, each.reasons.map((reason) => h("li", {}, `${reason.reason}${reason.detail ? `: ${reason.detail}` : ""}`)), each.skew && h("li", {}, `differs: ${each.skew}`))])),
       table("Residency rules", ["rule", "where", "", "effect"], rules, "No residency rule applies."));
   }
 }

@@ -21,6 +21,8 @@ TIMEOUT_S = 2.0
 MAX_LIST_BYTES = 1 << 20
 MAX_LISTED = 4096
 """Maximum number of models read from an engine's list."""
+MAX_ADAPTER_FACTS = 32
+"""Maximum number of adapters whose revisions are compared, the first by name."""
 
 UNAUTHORIZED = frozenset({401, 403})
 """Statuses of an engine that denies access."""
@@ -45,7 +47,7 @@ class LoadedModels(NamedTuple):
     adapters: frozenset[str] = frozenset()
     """Names of the adapters of these models."""
     facts: EngineFacts = EngineFacts()
-    """What the list states about these models."""
+    """What the list states about these models and adapters."""
 
 
 class _Listed(msgspec.Struct):
@@ -98,13 +100,15 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
     entries, names = {model.id: model for model in listed}, {rewrite.engine_name(model) for model in spec.models}
     loaded = [model for model in spec.models if rewrite.engine_name(model) in entries]
     about = [(model, entries[rewrite.engine_name(model)]) for model in loaded]
+    adapters = frozenset(
+        model.id
+        for model in listed
+        if isinstance(model.parent, str) and model.parent in names and model.id not in names
+    )
+    about += [(name, entries[name]) for name in sorted(adapters)[:MAX_ADAPTER_FACTS]]
     return LoadedModels(
         frozenset(loaded),
-        frozenset(
-            model.id
-            for model in listed
-            if isinstance(model.parent, str) and model.parent in names and model.id not in names
-        ),
+        adapters,
         combined(tuple(listed_model(model, entry.root, entry.max_model_len) for model, entry in about)),
     )
 

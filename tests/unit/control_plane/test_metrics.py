@@ -181,6 +181,7 @@ CONTROL_PLANE_CONTRACT = {
     "region_in_flight": ("gauge", {"region", "model"}),
     "overrides": ("gauge", {"kind", "region"}),
     "rollout_phase": ("gauge", {"phase"}),
+    "region_version_skew": ("gauge", {"region", "model"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
     "issuer_keys_age_seconds": ("gauge", {"issuer"}),
@@ -295,6 +296,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_regions({"eu-de": RegionGauges(RegionState.HEALTHY, 0.4)})
     metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "llama"): 5.5})
+    metrics.show_skews([("eu-de", "llama")])
     metrics.show_overrides([("drain", "eu-de")])
     metrics.capacity.show_takeover(Takeover(("eu-de",), 0.0, ready_after_s=90.0))
     metrics.show_issuers({"corp": 1.0})

@@ -1,8 +1,15 @@
-"""Endpoints that differ from policy or from most of their siblings are found; what is unknown does not differ."""
+"""Endpoints that differ from policy or most of their siblings, and regions that differ from others, are found."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from penstock.fleet.endpoint_view import ReportedEndpoint
+from penstock.fleet.region_skew import region_skews
+from penstock.health.engine_facts import ServedModel
 from penstock.health.version_skew import Serving, SkewAgainst, skews
+from penstock.policy.kinds.models import Model
+from tests.support.reports import endpoint
 
 
 def of(name: str, revision: str = "", version: str = "", kind: str = "vllm") -> Serving:
@@ -33,3 +40,23 @@ def test_engine_versions_are_compared_within_a_kind_of_engine() -> None:
     assert against(*pool) == {"c": SkewAgainst.ENGINE}
     assert skews(pool, None)["c"].detail == "runs vllm 0.8, and its siblings 0.9"
     assert against(*pool, expected="2") == dict.fromkeys("abcd", SkewAgainst.POLICY), "the gravest counts"
+
+
+def in_regions(expected: str = "", **revisions: str) -> dict[tuple[str, str], str]:
+    """What differs between regions, by the revisions of the endpoints of each, one letter an endpoint."""
+    models = {"m": replace(Model("m"), expected_revision=expected) if expected else Model("m")}
+    served = [
+        ReportedEndpoint(
+            region, "1", replace(endpoint(), served=(ServedModel("m", each), ServedModel("lora", region))), 0.0
+        )
+        for region, each_revision in revisions.items()
+        for each in each_revision.replace("-", "")
+    ]
+    return region_skews(served, models)
+
+
+def test_regions_are_compared_by_what_most_of_their_endpoints_serve() -> None:
+    assert in_regions(a="11", b="122", c="11", d="-") == {("b", "m"): "the region serves 2, and other regions 1"}
+    assert in_regions(a="112", b="1", c="-") == {}
+    assert in_regions(a="1", b="2").keys() == {("a", "m"), ("b", "m")}, "without a majority, both"
+    assert in_regions("1", a="1", b="2") == {}, "agents compare it with the policy"
