@@ -155,6 +155,15 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Problems of files that were rejected, while their last valid content stays in force."""
 
 
+class TenantStatus(msgspec.Struct, frozen=True):
+    """The requests of one tenant in one region."""
+
+    tenant: str
+    in_flight: int
+    waiting: int
+    """Requests in admission queues."""
+
+
 class RegionStatus(msgspec.Struct, frozen=True):
     """State of one region, by the snapshot of one control plane."""
 
@@ -175,6 +184,8 @@ class RegionStatus(msgspec.Struct, frozen=True):
     spillover: tuple[SpilloverStatus, ...] = ()
     countries: tuple[CountryStatus, ...] = ()
     """Demand by the country of the clients, largest first."""
+    tenants: tuple[TenantStatus, ...] = ()
+    """Tenants with most requests now, at most 20."""
     unready: tuple[UnreadyEndpoint, ...] = ()
     """Endpoints that receive no requests, at most MAX_UNREADY; GET /v1/endpoints lists all."""
     unready_count: int = 0

@@ -7,7 +7,7 @@ served like a tenant at one agent. Without the other agents' publications, each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from penstock.admission.work_counters import ModelCounters, TenantCounter
@@ -62,6 +62,13 @@ class RegionWork:
         if counters is None:
             counters = self._models[model] = ModelCounters()
         return counters
+
+    def running(self) -> Iterator[tuple[str, int]]:
+        """Yield tenants and their running requests at this agent, once for each model and priority."""
+        for counters in self._models.values():
+            for level in counters.priorities.values():
+                if level.running:
+                    yield from ((each.tenant, each.running) for each in level.tenants.values() if each.running)
 
     def totals(self, now: float) -> dict[str, list[WorkTotal]]:
         """Return the totals to publish, by model. `now` is monotonic, in seconds."""

@@ -12,7 +12,7 @@ from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
 from penstock.fleet.message_bytes import MessageBytes
 from penstock.fleet.request_counts import RequestCounts
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport
+from penstock.fleet.traffic_report import MAX_TENANTS, CountryReport, SpilloverReport, TenantReport
 from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
 from penstock.fleet.version_counts import VersionReport
 from penstock.health.region_health import RegionState
@@ -154,6 +154,9 @@ class AgentReport(msgspec.Struct, frozen=True):
     """The newest reasons, but for budgets, for which requests of tenants were refused or ended at this agent."""
     issuers_asked: Annotated[tuple[str, ...], Meta(max_length=MAX_REPORTED)] = ()
     """Identity providers whose keys the leader is asked to fetch, because a token has an unknown one."""
+
+    tenants: Annotated[tuple[TenantReport, ...], Meta(max_length=MAX_TENANTS)] = ()
+    """The tenants with most requests at this agent."""
 
     @property
     def has_possible_texts(self) -> bool:

@@ -1,9 +1,9 @@
-"""Sums the reports of a region's agents for operators: demand by country, queues and spill credits."""
+"""Sums the reports of a region's agents for operators: demand by country, tenants, queues and spill credits."""
 
 from __future__ import annotations
 
 from penstock.fleet.snapshot import Snapshot, freshness
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport
+from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
 
 
 def countries(snapshot: Snapshot, region: str, now: float) -> tuple[CountryReport, ...]:
@@ -33,3 +33,9 @@ def spillover(snapshot: Snapshot, region: str, now: float) -> tuple[SpilloverRep
                 before.held + row.held,
             )
     return tuple(total[model] for model in sorted(total))
+
+
+def tenants(snapshot: Snapshot, region: str, now: float) -> tuple[TenantReport, ...]:
+    """Returns the busiest tenants of a region, over the agents whose reports have weight."""
+    fresh = [held.report for held in snapshot.of(region) if freshness(now - held.received_at) > 0.0]
+    return busiest_tenants(row for report in fresh for row in report.tenants)

@@ -1,4 +1,4 @@
-"""What access logs show of a workload: arrivals, cost, mix, concurrency, and the slots that these would need.
+"""What access logs show of a workload: arrivals, cost, mix, concurrency, prefix reuse, and the slots for them.
 
 Memory is bounded: distributions are counted in buckets of 5 %, arrivals by minute, concurrency in steps of 10 s.
 """
@@ -58,6 +58,7 @@ class LoggedRequest(msgspec.Struct, frozen=True):
     work_s: float = 0.0
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int = 0
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -92,6 +93,8 @@ class ModelProposal(msgspec.Struct, frozen=True):
     """Slots that the other regions need besides, to serve the requests of the largest region."""
     lost: str
     """That region."""
+    prefix_reuse: float | None
+    """Part (0-1) of the prompt tokens that engines read from their prefix caches; None if no engine reports any."""
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -127,6 +130,10 @@ class LogProfiler:
         self._models: Counter[str] = Counter()
         self._tenants: Counter[str] = Counter()
         self._values: dict[str, _Buckets] = {}
+        self._prompts: Counter[str] = Counter()
+        """Prompt tokens by model."""
+        self._cached: Counter[str] = Counter()
+        """The part of them that was read from prefix caches."""
         self._busy: dict[tuple[str, str], dict[int, float]] = {}
         self._steps = 0
 
@@ -162,6 +169,9 @@ class LogProfiler:
                 self._values.setdefault(name, _Buckets()).add(value)
         queued_s = (request.queue_ms or 0.0) / 1000
         model = request.model if request.model in self._models else OTHER
+        prompt = max(0, request.input_tokens or 0)
+        self._prompts[model] += prompt
+        self._cached[model] += min(prompt, max(0, request.cached_tokens))
         self._occupy((request.server, model), min(request.at, began_at + queued_s), request.at)
 
     def profile(self) -> Profile:
@@ -183,7 +193,10 @@ class LogProfiler:
             tenants=dict(self._tenants.most_common()),
             distributions={name: values.distribution() for name, values in self._values.items()},
             pools=pools,
-            proposals=tuple(_proposal(model, pools) for model in sorted({pool.model for pool in pools})),
+            proposals=tuple(
+                _proposal(model, pools, self._cached[model] / self._prompts[model] if self._cached[model] else None)
+                for model in sorted({pool.model for pool in pools})
+            ),
         )
 
     def _occupy(self, pool: tuple[str, str], begins_at: float, ends_at: float) -> None:
@@ -246,7 +259,7 @@ def _quantile(values: Iterable[float], of: int, share: float) -> float:
     return ordered[at] if 0 <= at < len(ordered) else 0.0
 
 
-def _proposal(model: str, pools: Iterable[PoolProposal]) -> ModelProposal:
+def _proposal(model: str, pools: Iterable[PoolProposal], prefix_reuse: float | None) -> ModelProposal:
     own = [pool for pool in pools if pool.model == model]
     largest = max(own, key=lambda pool: (pool.slots, pool.region))
-    return ModelProposal(model, sum(pool.slots for pool in own), largest.slots, largest.region)
+    return ModelProposal(model, sum(pool.slots for pool in own), largest.slots, largest.region, prefix_reuse)

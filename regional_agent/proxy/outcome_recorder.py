@@ -142,6 +142,7 @@ class OutcomeRecorder:
                     None if usage is None else usage.answer_tokens,
                     account.is_estimated,
                     context.principal.key,
+                    0 if usage is None else usage.cached_tokens,
                 )
             )
         except Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
+from penstock.fleet.traffic_report import TenantReport
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS
@@ -126,6 +127,14 @@ class QueueDispatcher:
         """Requests for a model that wait at this agent."""
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
+
+    def tenants(self) -> Iterator[TenantReport]:
+        """Yield the running and the waiting requests of each tenant at this agent, in parts."""
+        for tenant, running in self._work.running():
+            yield TenantReport(tenant, running, 0)
+        for queue in self._queues.values():
+            for _, own in queue.tenants_in_order():
+                yield TenantReport(own.tenant, 0, len(own.requests))
 
     def higher_waits(self, model: str, priority: int) -> bool:
         """Whether a request of a higher priority than `priority` waits at an agent of the region."""

@@ -71,3 +71,5 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     key: str = ""
     """Identifier of the API key, such as `psk-9f86d081884c`, or of the subject of a token; absent without a key. Not
     secret."""
+    cached_tokens: int = 0
+    """The part of `input_tokens` that the engine read from its prefix cache, as it reports it; absent if 0."""

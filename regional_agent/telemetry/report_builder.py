@@ -12,7 +12,7 @@ from adapters.release import release
 from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
-from penstock.fleet.traffic_report import SpilloverReport
+from penstock.fleet.traffic_report import SpilloverReport, busiest_tenants
 from penstock.tenancy.refusals import MAX_REPORTED
 from regional_agent.on_demand.on_demand_models import sleeps
 from regional_agent.peers.credit_ledger import CreditLedger
@@ -97,6 +97,7 @@ class ReportBuilder:
             budget_refusals=self._state.budgets.refusals.newest(time.time()),
             other_refusals=self._state.tally.refusals.newest(time.time()),
             issuers_asked=self._state.config.issuers.asked()[:MAX_REPORTED],
+            tenants=busiest_tenants(self._state.queue.tenants()),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

@@ -29,9 +29,9 @@ def profile(
     logs: Annotated[list[Path], typer.Argument(help="Access logs of agents, also as .gz.", show_default=False)],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show arrivals, cost, mix and concurrency of logged requests, and propose slots and a reserve.
+    """Show arrivals, cost, mix, concurrency and prefix reuse of logged requests, and propose slots and a reserve.
 
-    Lines that are no records are skipped and counted. Prefix reuse is not in access logs.
+    Lines that are no records are skipped and counted.
     """
     with exit_on_error("profile"):
         profiler, invalid, first = LogProfiler(), 0, ""
@@ -79,10 +79,6 @@ def _view(found: Profile) -> RenderableType:
     return Group(head, _distributions(found), *mixes, _pools(found), _proposals(found))
 
 
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _distributions(found: Profile) -> Table:
     numbers = ("requests", "mean", "p50", "p90", "p99")
     table = table_of("of complete responses", *numbers, title="Cost", right=numbers)
@@ -110,8 +106,9 @@ def _pools(found: Profile) -> Table:
 
 
 def _proposals(found: Profile) -> Table:
-    numbers = ("slots", "reserve")
+    numbers = ("slots", "reserve", "prefix reuse")
     table = table_of("model", *numbers, "for the loss of", title="Proposed slots and reserve", right=numbers)
     for each in found.proposals:
-        table.add_row(each.model, str(each.slots), str(each.reserve), each.lost)
+        reuse = "-" if each.prefix_reuse is None else f"{each.prefix_reuse:.0%}"
+        table.add_row(each.model, str(each.slots), str(each.reserve), reuse, each.lost)
     return table

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.status.endpoint_status import EndpointStatus
-from control_plane.status.status import RegionStatus, Status
+from control_plane.status.status import RegionStatus, Status, TenantStatus
 from control_plane.tenants.budget_view import BudgetList
 from penstock.fleet.endpoint_report import EndpointCondition
 
@@ -55,6 +55,8 @@ class Top(msgspec.Struct, frozen=True):
     endpoints: tuple[EndpointStatus, ...]
     """Those that accept no requests first, then those with the largest part of their slots in use."""
     more_endpoints: int
+    tenants: tuple[TenantStatus, ...]
+    """Those with most requests now, in the shown regions together."""
     budgets: tuple[BudgetList, ...]
 
     @classmethod
@@ -66,7 +68,7 @@ class Top(msgspec.Struct, frozen=True):
         region: str | None,
         rows: int,
     ) -> Top:
-        """Return the first `rows` pools and endpoints, of one region or of all."""
+        """Return the first `rows` pools, endpoints and tenants, of one region or of all."""
         pools = [
             TopPool(each.name, pool.model, pool.in_flight, pool.slots, pool.ready, pool.endpoints, pool.service_s)
             for each in status.regions
@@ -78,12 +80,19 @@ class Top(msgspec.Struct, frozen=True):
             endpoints,
             key=lambda each: (each.state in _ACCEPTING, -_share(each.in_flight, each.slots), each.region, each.name),
         )
+        requests: dict[str, tuple[int, int]] = {}
+        for row in (row for each in status.regions if region in (None, each.name) for row in each.tenants):
+            in_flight, waiting = requests.get(row.tenant, (0, 0))
+            requests[row.tenant] = in_flight + row.in_flight, waiting + row.waiting
+        busiest = [TenantStatus(tenant, *counts) for tenant, counts in requests.items()]
+        busiest.sort(key=lambda each: (-each.in_flight - each.waiting, each.tenant))
         return cls(
             status.leader.name if status.leader is not None else None,
             tuple(_region(each) for each in status.regions),
             tuple(pools[:rows]),
             tuple(ordered[:rows]),
             max(0, len(ordered) - rows),
+            tuple(busiest[:rows]),
             tuple(budgets),
         )
 
@@ -95,6 +104,7 @@ def top_view(top: Top) -> RenderableType:
         _regions(top.regions),
         _pools(top.pools),
         _endpoints(top.endpoints),
+        _tenants(top.tenants),
     ]
     if top.more_endpoints:
         parts.append(Text(f"{top.more_endpoints} more endpoints; --rows shows more", "dim"))
@@ -138,6 +148,13 @@ def _endpoints(endpoints: Sequence[EndpointStatus]) -> Table:
         state, load = Text(each.state.value, colour), f"{each.in_flight}/{each.slots}"
         remarks = "; ".join(filter(None, (each.reason, each.skew)))
         table.add_row(each.region, each.name, state, load, _bar(each.in_flight, each.slots), remarks)
+    return table
+
+
+def _tenants(tenants: Sequence[TenantStatus]) -> Table:
+    table = table_of("tenant", "in flight", "waiting", title="Tenants", right=("in flight", "waiting"))
+    for each in tenants:
+        table.add_row(each.tenant, str(each.in_flight), str(each.waiting))
     return table
 
 

@@ -119,7 +119,7 @@ export class UsageView {
     show(this.totals, Object.entries({
       requests: count(sum("requests")), "input tokens": count(sum("input_tokens")), "output tokens": count(sum("output_tokens")),
       "GPU time": hours(gpuS), "for failed attempts and requests": gpuS ? percent(sum("overhead_gpu_s") / gpuS) : "none",
-      "cost of GPU time": money("gpu_cost"), "price that tenants pay": money("price"),
+      "cost of GPU time": money("gpu_cost"), "cost of burst endpoints": money("burst_cost"), "price that tenants pay": money("price"),
     }).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
     show(this.missing, answer.missing.map((line) => h("li", { class: "bad" }, `Missing: ${line}.`)));
   }

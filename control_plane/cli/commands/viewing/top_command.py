@@ -23,14 +23,16 @@ MAX_ROWS = 200
 @with_fleet_options
 def top(
     api: ReadClient,
-    region: Annotated[str | None, typer.Option(help="Limit pools and endpoints to this region.")] = None,
+    region: Annotated[str | None, typer.Option(help="Limit pools, endpoints and tenants to this region.")] = None,
     tenant: Annotated[list[str] | None, typer.Option(help="Tenant whose budgets are shown; may be repeated.")] = None,
-    rows: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of pools and of endpoints.")] = 15,
+    rows: Annotated[
+        int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of pools, endpoints and tenants.")
+    ] = 15,
     every: Annotated[float, typer.Option(min=0.5, max=3600.0, help="Seconds between two refreshes.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.", show_default=False)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the busiest regions, pools and endpoints, and the budgets of tenants, until Ctrl-C."""
+    """Show the busiest regions, pools, endpoints and tenants, and budgets of tenants, until Ctrl-C."""
 
     def fetch() -> Top:
         return _fetch(api, region, tenant or [], rows)

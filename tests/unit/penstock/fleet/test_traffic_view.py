@@ -2,8 +2,8 @@ import msgspec
 
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport
-from penstock.fleet.traffic_view import countries, spillover
+from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
+from penstock.fleet.traffic_view import countries, spillover, tenants
 
 
 def snapshot(*received_at: float) -> Snapshot:
@@ -15,6 +15,7 @@ def snapshot(*received_at: float) -> Snapshot:
         0.0,
         countries=(CountryReport("DE", 1.0), CountryReport("", 3.0)),
         spillover=(SpilloverReport("m", 1, 5, 2, 3),),
+        tenants=(TenantReport("a", 1, 0), TenantReport("b", 0, 3)),
     )
     return Snapshot(
         {
@@ -28,6 +29,7 @@ def test_sums_the_agents_of_a_region() -> None:
     both = snapshot(0.0, 0.0)
     assert countries(both, "a", 0.0) == (CountryReport("", 6.0), CountryReport("DE", 2.0))
     assert spillover(both, "a", 0.0) == (SpilloverReport("m", 2, 10, 4, 6),)
+    assert tenants(both, "a", 0.0) == (TenantReport("b", 0, 6), TenantReport("a", 2, 0))
     assert countries(both, "b", 0.0) == spillover(both, "b", 0.0) == ()
 
 
@@ -35,3 +37,10 @@ def test_an_old_report_has_no_weight() -> None:
     old = snapshot(0.0, FADED_S)
     assert countries(old, "a", FADED_S) == (CountryReport("", 3.0), CountryReport("DE", 1.0))
     assert spillover(old, "a", FADED_S) == (SpilloverReport("m", 1, 5, 2, 3),)
+    assert tenants(old, "a", FADED_S)[0] == TenantReport("b", 0, 3)
+
+
+def test_the_busiest_tenants_are_kept() -> None:
+    parts = [TenantReport(f"t{number}", number, 0) for number in range(30)]
+    kept = busiest_tenants([*parts, TenantReport("t0", 0, 100)])
+    assert [each.tenant for each in kept] == ["t0", *(f"t{number}" for number in range(29, 10, -1))]

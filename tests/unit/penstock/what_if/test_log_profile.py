@@ -36,10 +36,12 @@ def test_concurrency_and_slots_follow_from_the_times_without_the_queue() -> None
 
 
 def test_the_reserve_covers_the_largest_region() -> None:
-    here = [request(600.0, 600.0) for _ in range(8)]
-    there = [request(600.0, 600.0, server="eu-es", kind="spillover") for _ in range(4)]
+    here = [request(600.0, 600.0, input_tokens=1_000, cached_tokens=600) for _ in range(8)]
+    there = [request(600.0, 600.0, server="eu-es", kind="spillover", input_tokens=500, cached_tokens=9_000)] * 4
     (proposal,) = profiled(*here, *there).proposals
     assert (proposal.slots, proposal.reserve, proposal.lost) == (15, 10, "eu-de")
+    assert proposal.prefix_reuse == (8 * 600 + 4 * 500) / 10_000
+    assert profiled(request(1.0, input_tokens=9)).proposals[0].prefix_reuse is None
 
 
 def test_forwarded_lines_and_failures_do_not_count_twice_or_as_cost() -> None:

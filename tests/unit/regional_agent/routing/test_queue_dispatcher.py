@@ -14,6 +14,7 @@ from msgspec import UNSET
 from penstock.admission import model_queue
 from penstock.admission.model_queue import NextReason
 from penstock.cost.work import Work
+from penstock.fleet.traffic_report import TenantReport, busiest_tenants
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
@@ -147,6 +148,8 @@ async def test_one_that_is_tried_again_keeps_its_place(here: Here) -> None:
 async def test_who_leaves_is_gone_at_once(here: Here) -> None:
     first = here.place("first")
     here.place("second")
+    here.view.work.of("m").start(0, "u", 1.0, 1.0, here.clock.now)
+    assert busiest_tenants(here.room.tenants()) == (TenantReport("t", 0, 2), TenantReport("u", 1, 0))
     here.room.leave(first)
     here.room.leave(first)
     assert here.room.waiting("m") == 1
