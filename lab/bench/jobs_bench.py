@@ -124,7 +124,7 @@ async def _upload(files: FileStore, requests: int) -> FileRecord:
     record = FileRecord(
         file_id, "input.jsonl", "batch", now, file.size_bytes, tuple(written), file.lines, requests, file.urls
     )
-    await files.put(TENANT, record)
+    await files.put(TENANT, record, retention_s=86_400.0)
     return record
 
 

@@ -52,6 +52,8 @@ class FileRecord(msgspec.Struct, frozen=True):
     """Number of lines that are not empty."""
     urls: dict[str, int] = {}
     """The first line with each `url`."""
+    expires_at: int | None = None
+    """Unix time (s) that the tenant has set; None: the file is kept as long as the store keeps files."""
 
 
 class BatchRecord(msgspec.Struct, frozen=True):
@@ -71,6 +73,8 @@ class BatchRecord(msgspec.Struct, frozen=True):
     metadata: dict[str, str] | None = None
     webhook: str = ""
     """URL that receives the end of the batch; empty for none."""
+    output_expires_after_s: int | None = None
+    """Age (s) at which the result files expire; None: they are kept as long as the batch."""
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.jobs.file_expiry import ExpiresAfter
+
 LIFETIME_S: Final = 86_400
 """Time (s) after its creation for which an upload can be completed."""
 
@@ -36,6 +38,7 @@ class NewUpload(msgspec.Struct, frozen=True):
     filename: str
     purpose: str
     bytes: int
+    expires_after: ExpiresAfter | None = None
 
 
 class PartUrls(msgspec.Struct, frozen=True):
@@ -65,6 +68,8 @@ class UploadRecord(msgspec.Struct, frozen=True):
     """Unix time (s)."""
     expires_at: int
     """Unix time (s)."""
+    file_expires_after_s: int | None = None
+    """Age (s) at which the file expires; None: it is kept as long as the store keeps files."""
 
 
 class UploadEnd(msgspec.Struct, frozen=True):

@@ -251,7 +251,12 @@ async def test_a_list_has_pages_and_newest_first(tmp_path: Path) -> None:
         rest = (await client.http.get(f"/v1/files?limit=2&after={page['last_id']}")).json()
         assert rest["has_more"] is False
         assert sorted(each["id"] for each in page["data"] + rest["data"]) == sorted(ids)
-        assert (await client.http.get("/v1/files?limit=x")).json()["error"]["code"] == "invalid_limit"
+        oldest = (await client.http.get(f"/v1/files?order=asc&limit=1&after={min(ids)}&purpose=batch")).json()
+        assert ([each["id"] for each in oldest["data"]], oldest["has_more"]) == (sorted(ids)[1:2], True)
+        assert (await client.http.get("/v1/files?limit=1&purpose=batch_output")).json()["data"] == []
+        for query in ("limit=x", "order=up"):
+            refused = (await client.http.get(f"/v1/files?{query}")).json()["error"]
+            assert refused["code"] == f"invalid_{refused['param']}"
 
 
 async def test_the_same_idempotency_key_creates_one_batch(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from random import Random
 from shutil import rmtree
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from regional_agent.jobs.api import jobs_api
 from regional_agent.jobs.storage import expiry
+from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
 from tests.support.jobs import embeds, input_file, job_store
@@ -74,6 +77,30 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
         assert (await client.ended(batch))["request_counts"]["completed"] == 2
         assert await agent.jobs.expiry.sweep(later + 3 * HOUR_S) == 2
         assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
+
+
+async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+
+        async def uploaded(seconds: int) -> Any:
+            fields = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}
+            return (await client.http.post("/v1/files", data=fields, files={"file": input_file(1)})).json()
+
+        assert (await uploaded(3599))["error"]["code"] == "invalid_expires_after"
+        file = await uploaded(7200)
+        assert file["expires_at"] == file["created_at"] + 7200
+        after = {"anchor": "created_at", "seconds": 3600}
+        created = await client.create(file["id"], output_expires_after=after)
+        output = (await client.ended(created.json()["id"]))["output_file_id"]
+        shown = (await client.http.get(f"/v1/files/{output}")).json()
+        assert shown["expires_at"] == shown["created_at"] + 3600
+        files = FileStore(JobStorages().of(f"file://{tmp_path}/store"), Random(1), lambda: file["expires_at"])
+        assert await files.find("open", file["id"]) is await files.find("open", output) is None
+        assert await files.find_kept("open", file["id"]) is not None, "for a batch that runs"
+        later = file["expires_at"] + HOUR_S
+        assert await agent.jobs.expiry.sweep(later) == 2
+        left = [path for path in objects(tmp_path / "store") if path.startswith("tenants/")]
+        assert not [path for path in left if "/file" in path or path.endswith("output")], left
 
 
 async def test_an_agent_whose_clock_is_not_that_of_the_store_deletes_nothing(

@@ -12,6 +12,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
+from penstock.jobs.file_expiry import ExpiresAfter
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
 from penstock.jobs.page import Page
 from penstock.jobs.request_line import LineProblem
@@ -37,6 +38,7 @@ class NewBatch(msgspec.Struct, frozen=True):
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
+    output_expires_after: ExpiresAfter | None = None
 
 
 class BatchesApi:
@@ -95,6 +97,7 @@ class BatchesApi:
             file.requests,
             new.metadata,
             webhook,
+            None if new.output_expires_after is None else new.output_expires_after.seconds,
         )
         paths = JobPaths(tenant, batch_id)
         if not await self._batches.create(record):

@@ -1,4 +1,4 @@
-"""The query of a list: `after` and `limit`, or Anthropic's `after_id`, `before_id` and `limit`."""
+"""The query of a list: `after`, `limit`, `order` and `purpose`, or Anthropic's `after_id`, `before_id` and `limit`."""
 
 from __future__ import annotations
 
@@ -23,4 +23,7 @@ def page_of(request: Request) -> Page:
     before, limit = query.get("before_id", [""])[-1], query.get("limit", [str(DEFAULT_LIMIT)])[-1]
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:6]) <= 10_000:
         raise BadInput(400, "invalid_limit", "`limit` is not a number from 1 to 10000", "limit")
-    return Page(min(int(limit[:6]), MAX_LIMIT), after[:64], before[:64])
+    order, purpose = query.get("order", ["desc"])[-1], query.get("purpose", [""])[-1]
+    if order not in ("asc", "desc"):
+        raise BadInput(400, "invalid_order", "`order` is neither asc nor desc", "order")
+    return Page(min(int(limit[:6]), MAX_LIMIT), after[:64], before[:64], order == "asc", purpose[:64])

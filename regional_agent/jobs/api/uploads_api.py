@@ -32,7 +32,7 @@ from regional_agent.jobs.api.api_responses import Answer, BadInput, json_respons
 from regional_agent.jobs.storage.file_store import file_object
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 from regional_agent.jobs.uploads.completions import Completions
-from regional_agent.jobs.uploads.input_writer import PURPOSE, InputLimits
+from regional_agent.jobs.uploads.input_writer import OTHER_PURPOSE, PURPOSE, InputLimits
 from regional_agent.jobs.uploads.received_files import ReceivedPart
 from regional_agent.jobs.uploads.upload_form import MAX_FILENAME
 
@@ -60,7 +60,7 @@ class UploadsApi:
         new = _decoded(body, NewUpload)
         tenant, document, files = self._limits.tenant, self._limits.store, self._store.files
         if new.purpose != PURPOSE:
-            raise BadInput(400, "invalid_purpose", "`purpose` is not `batch`, the only one here", "purpose")
+            raise BadInput(400, "invalid_purpose", OTHER_PURPOSE, "purpose")
         if not 0 < new.bytes <= document.max_file_bytes:
             message = f"`bytes` is not a size of 1 to {document.max_file_bytes}"
             raise BadInput(400, "file_too_large" if new.bytes > 0 else "invalid_size", message, "bytes")
@@ -72,7 +72,8 @@ class UploadsApi:
             raise BadInput(429, "too_many_uploads", message)
         now = int(files.clock())
         upload = files.new_id(store_paths.UPLOAD)
-        record = UploadRecord(upload, new.filename[:MAX_FILENAME], new.bytes, now, now + LIFETIME_S)
+        after_s = None if new.expires_after is None else new.expires_after.seconds
+        record = UploadRecord(upload, new.filename[:MAX_FILENAME], new.bytes, now, now + LIFETIME_S, after_s)
         await self._store.uploads.create(self._paths(upload), record)
         return json_response(upload_object(record, UploadState.PENDING, None))
 

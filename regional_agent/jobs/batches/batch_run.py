@@ -86,6 +86,7 @@ class BatchRun:
         self.paths = JobPaths(record.sender.tenant, record.id)
         self._batches = store.batches
         self._files = store.files
+        self._retention_s = store.document.retention_s
         self._runner = runner
         self._concurrency = concurrency
         is_message = record.id.startswith(store_paths.MESSAGE_BATCH)
@@ -122,7 +123,7 @@ class BatchRun:
             ClaimLost: another agent may run the batch.
             StoreUnavailable: the store cannot be read; the claim is still valid.
         """
-        file = await self._files.find(self.record.sender.tenant, self.record.input_file_id)
+        file = await self._files.find_kept(self.record.sender.tenant, self.record.input_file_id)
         if file is None:
             return await self._end(BatchState.FAILED, self._deleted())
         results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines, self._memory)
@@ -344,7 +345,7 @@ class BatchRun:
             files = [self._file("output", results.output, now), self._file("error", results.errors, now)]
         for file in files:
             if file is not None:
-                await self._files.put(tenant, file)
+                await self._files.put(tenant, file, self._retention_s)
         output, error = files
         end = BatchEnd(
             advance(before, state),
@@ -366,6 +367,7 @@ class BatchRun:
     def _file(self, name: str, parts: list[FilePart], now: float) -> FileRecord | None:
         if not parts:
             return None
+        after_s = self.record.output_expires_after_s
         return FileRecord(
             self._files.new_id(),
             f"{self.record.id}_{name}.jsonl",
@@ -374,6 +376,7 @@ class BatchRun:
             sum(part.size_bytes for part in parts),
             tuple(parts),
             sum(part.lines for part in parts),
+            expires_at=None if after_s is None else int(now) + after_s,
         )
 
     def _deleted(self) -> tuple[LineProblem, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
+from penstock.jobs.file_expiry import expires_at, expiring_since
 from penstock.jobs.job_records import FilePart, FileRecord
 from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring
@@ -36,13 +37,23 @@ class FileStore:
         return store_paths.new_id(prefix, self.clock(), self._rng.randbytes(store_paths.RANDOM_BYTES))
 
     async def find(self, tenant: str, file: str) -> FileRecord | None:
-        """Return the record of a file; None if the tenant has none with the identifier."""
+        """Return the record of a file; None if the tenant has none with the identifier, or it has expired."""
+        record = await self.find_kept(tenant, file)
+        if record is not None and record.expires_at is not None and record.expires_at <= self.clock():
+            return None
+        return record
+
+    async def find_kept(self, tenant: str, file: str) -> FileRecord | None:
+        """Return the record of a file, also of one that has expired: a batch that runs still reads it."""
         if not store_paths.is_id(store_paths.FILE, file):
             return None
         return await self.storage.find_record(store_paths.file_record(tenant, file), FileRecord)
 
-    async def put(self, tenant: str, record: FileRecord) -> None:
-        """Write the record of a file whose parts are written."""
+    async def put(self, tenant: str, record: FileRecord, retention_s: float) -> None:
+        """Write the record of a file whose parts are written; see `JobStore.retention_s`."""
+        if record.expires_at is not None:
+            since = expiring_since(record, retention_s)
+            await self.storage.put(store_paths.expiring(tenant, record.id, since).mark, b"")
         await self.storage.put_record(store_paths.file_record(tenant, record.id), record)
 
     async def begin(self, tenant: str, file: str) -> None:
@@ -67,7 +78,10 @@ class FileStore:
     async def delete_expired(self, expired: Expiring) -> None:
         """Delete what is left of an uploaded file, and its mark."""
         tenant, file, mark = expired
-        await self.storage.delete(store_paths.file_record(tenant, file))
+        record = await self.find_kept(tenant, file)
+        if record is not None:
+            # Those of result files are objects of their batch.
+            await self.delete(tenant, record)
         await self.storage.delete_all(f"{store_paths.all_file_data(tenant)}/{file}")
         await self.storage.delete(mark)
 
@@ -101,14 +115,20 @@ class FileStore:
         return used_bytes + sum(each.size_bytes for each in uploads)
 
     async def page(self, tenant: str, page: Page) -> tuple[list[FileRecord], bool]:
-        """Return records of files, newest first, and whether there are more."""
-        names, more = await page_of(self.storage, store_paths.files(tenant), page)
-        records = [await self.find(tenant, name) for name in names]
-        return [record for record in records if record is not None], more
+        """Return records of files, and whether there are more."""
+        found: list[FileRecord] = []
+        while True:
+            names, more = await page_of(self.storage, store_paths.files(tenant), page)
+            records = [await self.find(tenant, name) for name in names]
+            found += [each for each in records if each is not None and page.purpose in ("", each.purpose)]
+            if not more or not page.purpose or len(found) > page.limit:
+                break
+            page = page._replace(after=names[-1])
+        return found[: page.limit], more or len(found) > page.limit
 
 
 async def page_of(storage: JobStorage, folder: str, page: Page, prefix: str = "") -> tuple[list[str], bool]:
-    """Return identifiers of the records in a folder, newest first, and whether there are more.
+    """Return identifiers of the records in a folder, and whether there are more.
 
     Args:
         prefix: selects the identifiers that have it.
@@ -118,12 +138,12 @@ async def page_of(storage: JobStorage, folder: str, page: Page, prefix: str = ""
     except ObjectMissing:
         found = []
     names = (each.path.rpartition("/")[2].removesuffix(".json") for each in found)
-    selected = sorted((name for name in names if name.startswith(prefix)), reverse=True)[:MAX_LISTED]
+    selected = sorted((name for name in names if name.startswith(prefix)), reverse=not page.ascending)[:MAX_LISTED]
     if page.before:
         selected = [name for name in selected if name > page.before]
         return selected[-page.limit :], len(selected) > page.limit
     if page.after:
-        selected = [name for name in selected if name < page.after]
+        selected = [name for name in selected if name != page.after and (name > page.after) is page.ascending]
     return selected[: page.limit], len(selected) > page.limit
 
 
@@ -141,5 +161,5 @@ def file_object(record: FileRecord, retention_s: float) -> dict[str, Any]:
         "filename": record.filename,
         "purpose": record.purpose,
         "status": "processed",
-        "expires_at": record.created_at + int(retention_s),
+        "expires_at": expires_at(record, retention_s),
     }

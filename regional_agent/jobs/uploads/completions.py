@@ -148,4 +148,4 @@ async def _check(
         raise BadInput(409, "upload_changed", "a part was deleted while the upload was completed") from None
     if not writer.is_refused and asked.md5 is not None and digest.hexdigest() != asked.md5.lower():
         raise BadInput(400, "checksum_mismatch", "the file has another MD5 than `md5`", "md5")
-    return await writer.finish(record.filename)
+    return await writer.finish(record.filename, record.file_expires_after_s)

@@ -20,6 +20,7 @@ SHOWN_PROBLEMS: Final = 10
 """Number of problems of lines in an error message."""
 
 PURPOSE: Final = "batch"
+OTHER_PURPOSE: Final = "`purpose` is not `batch`: files are inputs of batches, no route reads others"
 
 _drops: Final[set[asyncio.Task[None]]] = set()
 """Deletions in progress: the event loop alone does not keep tasks."""
@@ -70,9 +71,13 @@ class InputWriter:
         parts, self._file.parts = self._file.parts, []
         await self._files.write_parts(self._limits.tenant, self._id, parts, self._written)
 
-    async def finish(self, filename: str) -> FileRecord:
-        """Check the end of the file, and write its record. Raises BadInput with the problems of lines."""
-        file = self._file
+    async def finish(self, filename: str, expires_after_s: int | None = None) -> FileRecord:
+        """Check the end of the file, and write its record. Raises BadInput with the problems of lines.
+
+        Args:
+            expires_after_s: age (s) at which the file expires; None: it is kept as long as the store keeps files.
+        """
+        file, now = self._file, int(self._files.clock())
         self._check_left()
         if not file.is_refused:
             await asyncio.to_thread(file.finish)
@@ -86,14 +91,15 @@ class InputWriter:
             self._id,
             filename,
             PURPOSE,
-            int(self._files.clock()),
+            now,
             file.size_bytes,
             tuple(self._written),
             file.lines,
             file.requests,
             file.urls,
+            None if expires_after_s is None else now + expires_after_s,
         )
-        await self._files.put(self._limits.tenant, record)
+        await self._files.put(self._limits.tenant, record, self._limits.store.retention_s)
         self._is_kept = True
         return record
 

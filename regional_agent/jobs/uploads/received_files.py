@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from penstock.jobs import store_paths
+from penstock.jobs.file_expiry import ExpiresAfter
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import UploadRecord
 from penstock.policy.kinds.jobs import JobStore
@@ -13,7 +16,7 @@ from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads.input_file import PART_BYTES
-from regional_agent.jobs.uploads.input_writer import PURPOSE, InputLimits, InputWriter
+from regional_agent.jobs.uploads.input_writer import OTHER_PURPOSE, PURPOSE, InputLimits, InputWriter
 from regional_agent.jobs.uploads.upload_form import UploadForm
 
 
@@ -38,10 +41,22 @@ class ReceivedInput:
 
     async def finish(self, form: UploadForm) -> Answer:
         """Return the file."""
-        if not self.is_refused and form.purpose != PURPOSE:
-            raise BadInput(400, "invalid_purpose", "`purpose` is not `batch`, the only one here", "purpose")
-        record = await self._writer.finish(form.filename)
+        if not self.is_refused and form.fields.get("purpose") != PURPOSE:
+            raise BadInput(400, "invalid_purpose", OTHER_PURPOSE, "purpose")
+        record = await self._writer.finish(form.filename, _expires_after_s(form))
         return json_response(file_object(record, self._retention_s))
+
+
+def _expires_after_s(form: UploadForm) -> int | None:
+    """Return the age (s) at which the file of a form expires; None without one. Raises BadInput."""
+    prefix = "expires_after["
+    fields = {name[len(prefix) : -1]: value for name, value in form.fields.items() if name.startswith(prefix)}
+    if not fields:
+        return None
+    try:
+        return msgspec.convert(fields, ExpiresAfter, strict=False).seconds
+    except msgspec.ValidationError as error:
+        raise BadInput(400, "invalid_expires_after", f"`expires_after`: {error}", "expires_after") from None
 
 
 class ReceivedPart:

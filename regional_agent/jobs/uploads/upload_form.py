@@ -1,4 +1,4 @@
-"""Reads the multipart form of an upload as it arrives: the field `purpose`, and the content of the file."""
+"""Reads the multipart form of an upload as it arrives: small fields, and the content of the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class UploadForm:
         # Imported late: only agents with a job store need the package.
         from python_multipart.multipart import MultipartParser
 
-        self.purpose = ""
+        self.fields: dict[str, str] = {}
+        """The fields besides the file."""
         self.filename = ""
         self.has_file = False
         self._is_complete = False
@@ -114,8 +115,8 @@ class UploadForm:
             raise BadForm(f"the field `{self._name.decode('latin-1')[:64]}` is longer than {MAX_FIELD_BYTES} bytes")
 
     def _on_part_end(self) -> None:
-        if self._name == b"purpose":
-            self.purpose = self._field.decode("utf-8", "replace")
+        if self._name != self._file_field:
+            self.fields[self._name.decode("utf-8", "replace")] = self._field.decode("utf-8", "replace")
 
     def _on_end(self) -> None:
         self._is_complete = True

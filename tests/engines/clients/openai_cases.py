@@ -156,9 +156,15 @@ def batches() -> None:
         for number in range(20)
     ]
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    file = sdk.files.create(file=("requests.jsonl", content), purpose="batch")
+    age = {"anchor": "created_at", "seconds": 7200}
+    file = sdk.files.create(file=("requests.jsonl", content), purpose="batch", expires_after=age)
+    expect(file.expires_at == file.created_at + 7200, file)
     batch = sdk.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"night": "1"}
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"night": "1"},
+        output_expires_after=age,
     )
     for _ in range(600):
         batch = sdk.batches.retrieve(batch.id)
@@ -169,6 +175,8 @@ def batches() -> None:
     results = [json.loads(line) for line in sdk.files.content(batch.output_file_id).text.splitlines()]
     expect(sorted(each["custom_id"] for each in results) == sorted(line["custom_id"] for line in lines), results)
     expect(all(each["response"]["body"]["usage"]["completion_tokens"] == 3 for each in results), results)
+    listed = sdk.files.list(purpose="batch_output", order="asc", limit=100)
+    expect(batch.output_file_id in [each.id for each in listed], "the results are not listed")
     expect(batch.id in [each.id for each in sdk.batches.list(limit=1)], "the batch is not listed")
     with raises(openai.ConflictError, 409):
         sdk.batches.cancel(batch.id)
