@@ -77,6 +77,8 @@ class DemandReport(msgspec.Struct, frozen=True, gc=False):
     """Requests with a priority. Agents of earlier releases include batch requests."""
     batch_per_s: float = 0.0
     """Batch requests, which the plan does not place."""
+    priority: int = 0
+    """Priority of the requests; a report has one row for each priority of a traffic class."""
 
 
 class PeerReport(msgspec.Struct, frozen=True):

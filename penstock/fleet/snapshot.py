@@ -272,6 +272,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     residency: str
     regions: frozenset[str]
     requests_per_s: float
+    by_priority: tuple[tuple[int, float], ...] = ()
+    """The measured requests/s of each priority; empty if unknown."""
 
 
 def demand(snapshot: Snapshot, now: float, *, with_batch: bool = False) -> list[Demand]:
@@ -281,6 +283,7 @@ def demand(snapshot: Snapshot, now: float, *, with_batch: bool = False) -> list[
         with_batch: include batch requests, which need capacity, but which no plan places.
     """
     total: dict[tuple[str, str, str], float] = {}
+    priorities: dict[tuple[str, str, str], dict[int, float]] = {}
     members: dict[str, frozenset[str]] = {}
     listened = _ages_as_of(snapshot, now)
     for (region, _), held in snapshot.agents.items():
@@ -293,11 +296,13 @@ def demand(snapshot: Snapshot, now: float, *, with_batch: bool = False) -> list[
             if not per_s and row.batch_per_s:
                 continue
             total[key] = total.get(key, 0.0) + weight * per_s
+            rates = priorities.setdefault(key, {})
+            rates[row.priority] = rates.get(row.priority, 0.0) + weight * row.requests_per_s
             if row.residency not in members:
                 members[row.residency] = frozenset(row.regions)
     return [
-        Demand(origin, model, residency, members[residency], rate)
-        for (origin, model, residency), rate in sorted(total.items())
+        Demand(*key, members[key[2]], rate, tuple(sorted(priorities[key].items())))
+        for key, rate in sorted(total.items())
     ]
 
 

@@ -234,7 +234,7 @@ class ClientRequestReader:
             elif route is not None and route.client_object:
                 prefer_object(self.objects, context, now)
             country = facts.location.country
-            self._demand.offered(fields.model, mask.permitted, country, is_batch=context.is_batch)
+            self._demand.offered(fields.model, mask.permitted, country, priority=priority)
         except BaseException:
             if reservation is not None:
                 reservation.give_back(now)
@@ -268,7 +268,7 @@ class ClientRequestReader:
         context.max_wait_s = fallback.max_wait_s
         context.forget_tries()
         permitted, country = context.residency.permitted, facts.location.country
-        self._demand.offered(fields.model, permitted, country, is_batch=context.is_batch)
+        self._demand.offered(fields.model, permitted, country, priority=context.priority)
         return True
 
     def _version(

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, ArrivalRate
 from penstock.fleet.report import DemandReport
 from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.residency import ResidencyClass
 
 MAX_UNSETTLED_S: Final = 2.0
@@ -17,36 +18,34 @@ _Key = TypeVar("_Key")
 
 
 class DemandMeter:
-    """Arrival rates by (model, residency class), and by country."""
+    """Arrival rates by (model, residency class, priority), and by country."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._began_at = self._settled_at = clock()
-        self._rates: dict[tuple[str, str], ArrivalRate] = {}
+        self._rates: dict[tuple[str, str, int], ArrivalRate] = {}
         self._by_model: dict[str, tuple[float, float]] = {}
         self._countries: dict[str, ArrivalRate] = {}
 
-    def offered(
-        self, model: str, residency: ResidencyClass, country: str | None = None, *, is_batch: bool = False
-    ) -> None:
+    def offered(self, model: str, residency: ResidencyClass, country: str | None = None, *, priority: int = 0) -> None:
         """Count one request for `model` that the regions of `residency` may serve.
 
         Args:
             country: country of the client; None if unknown.
-            is_batch: whether the request is below all priorities.
+            priority: of the request.
         """
         origin = self._countries.get(country or "")
         if origin is None and len(self._countries) < MAX_COUNTRIES and len(country or "") <= MAX_COUNTRY:
             origin = self._countries[country or ""] = ArrivalRate(())
         if origin is not None:
             origin.arrived += 1
-        rate = self._rates.get((model, residency.name))
+        rate = self._rates.get((model, residency.name, priority))
         if rate is None:
             if len(self._rates) >= MAX_CLASSES:
                 return
-            rate = self._rates[model, residency.name] = ArrivalRate(tuple(sorted(residency.regions)))
-        if is_batch:
+            rate = self._rates[model, residency.name, priority] = ArrivalRate(tuple(sorted(residency.regions)))
+        if priority == BATCH_PRIORITY:
             rate.batch_arrived += 1
         else:
             rate.arrived += 1
@@ -78,16 +77,16 @@ class DemandMeter:
             self.settle()
         found = self._by_model.get(model)
         if found is None:
-            rates = [rate for (name, _), rate in self._rates.items() if name == model]
+            rates = [rate for (name, _, _), rate in self._rates.items() if name == model]
             found = sum(rate.per_s for rate in rates), sum(rate.batch_per_s for rate in rates)
             self._by_model[model] = found
         return found
 
     def report(self) -> tuple[DemandReport, ...]:
-        """Return the arrival rate of every model and residency class."""
+        """Return the arrival rate of every model, residency class and priority."""
         return tuple(
-            DemandReport(model, residency, rate.regions, rate.per_s, rate.batch_per_s)
-            for (model, residency), rate in self._rates.items()
+            DemandReport(model, residency, rate.regions, rate.per_s, rate.batch_per_s, priority)
+            for (model, residency, priority), rate in self._rates.items()
         )
 
     def report_countries(self) -> tuple[CountryReport, ...]:

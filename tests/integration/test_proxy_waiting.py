@@ -237,13 +237,15 @@ async def test_batch_requests_leave_slots_free_and_wait_behind_all_others(tmp_pa
         await until(lambda: agent.held() == agent.waiting() == 0)
 
 
-async def test_a_forwarded_request_waits_at_the_serving_region(tmp_path: Path) -> None:
+async def test_a_forwarded_request_of_a_high_priority_displaces_lower_ones_where_it_is_served(tmp_path: Path) -> None:
     async with (
         engine(streams_forever) as far,
         full(tmp_path / "far", far.address, region="us-east") as (server, first),
         running_agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
     ):
         report_dead(origin)
+        limit_queue(server, max_length=1)
+        low = await one_more(server)
         config = origin.config
         tenants = {
             name: replace(tenant, priority=7, rules=Tier("gold", tenant.data_class, weight=2.0))
@@ -252,7 +254,8 @@ async def test_a_forwarded_request_waits_at_the_serving_region(tmp_path: Path) -
         config.policy = replace(config.policy, tenants=tenants)
         client = await RawClient.connect(origin.traffic)
         client.send(post(BODY))
-        await until(lambda: server.waiting() == 1)
+        status, _, body = await low.answer()
+        assert (status, code(body)) == (429, "saturated")
         (waiting,) = server.queue._queues[MODEL].in_order()
         assert (waiting.priority, waiting.weight) == (7, 2.0), "as the origin signed them; here the tenant has none"
         first.close()

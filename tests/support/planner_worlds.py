@@ -99,7 +99,9 @@ def worlds(draw: st.DrawFn, *, healthy: bool = False, max_rate: float = 60.0, re
             if state in (*SERVING, RegionState.RECOVERING) and ready:
                 usable[name, model] = slots * TARGET / service_s
         offered = tuple(
-            DemandReport(model, residency_class(where).name, tuple(sorted(where)), rate)
+            DemandReport(
+                model, residency_class(where).name, tuple(sorted(where)), rate, priority=draw(st.sampled_from((0, 5)))
+            )
             for (origin, model, where), rate in asked.items()
             if origin == name
         )

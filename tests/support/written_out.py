@@ -10,7 +10,7 @@ from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.plan_cost import evaluate
 from penstock.planning.linear_program.problem import RETURN_COST, Problem
 from penstock.planning.linear_program.solver import ModelSolver
-from penstock.planning.linear_program.waiting_cost import PIECES
+from penstock.planning.linear_program.waiting_cost import WAITING_PIECES
 from tests.support.planner_worlds import World
 
 PATIENT_S = 30.0
@@ -78,7 +78,9 @@ class WrittenOut:
     def _add_capacity(self, p: int) -> None:
         """Add rows by which the load of a pool fills the pieces of its cost function."""
         problem = self._problem
-        costs = [*problem.piece_cost_s[p, : PIECES - 2] * self._weigh, self._price.past_target, self._price.no_room]
+        price = self._price
+        costs = [*problem.piece_cost_s[p, :WAITING_PIECES] * self._weigh]
+        costs += [price.past_target, price.yields[p], price.no_room]
         pieces = [
             self._column(float(cost) + self._weigh * float(problem.gpu_s[p]), float(width))
             for cost, width in zip(costs, problem.piece_per_s[p], strict=True)

@@ -10,7 +10,7 @@ from penstock.planning.linear_program.arrays import Floats, Ints
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.problem import Problem
-from penstock.planning.linear_program.waiting_cost import PIECES
+from penstock.planning.linear_program.waiting_cost import WAITING_PIECES
 from penstock.planning.share_moves import Key
 
 HOME_IS_FULL = "home is filled to its target"
@@ -42,7 +42,7 @@ class ArcDetails:
             per_pool = problem.shape.min_of_pools
             filled = load >= FULL * problem.target_utilisation * problem.capacity_per_s
             full = per_pool(filled.astype(np.float64)) > 0.0
-            edges = np.cumsum(problem.piece_per_s[:, : PIECES - 2], axis=1)
+            edges = np.cumsum(problem.piece_per_s[:, :WAITING_PIECES], axis=1)
             # At the edge of a piece, one request less saves less than one request more costs.
             fewer = per_pool(_price_at(problem, (load[:, None] > edges / FULL).sum(axis=1)))
             more = per_pool(_price_at(problem, (load[:, None] >= edges * FULL).sum(axis=1)))
@@ -64,6 +64,6 @@ class ArcDetails:
 
 def _price_at(problem: Problem, piece: Ints) -> Floats:
     """By group: the cost (s) of GPU time and waiting for one unit of work in this piece of its load."""
-    at = np.minimum(piece, PIECES - 3)[:, None]
+    at = np.minimum(piece, WAITING_PIECES - 1)[:, None]
     price: Floats = problem.gpu_s + np.take_along_axis(problem.piece_cost_s, at, axis=1)[:, 0]
     return price

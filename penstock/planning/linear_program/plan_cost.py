@@ -9,7 +9,7 @@ from penstock.planning.linear_program.arrays import Floats, located
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.n_minus_one import worst
 from penstock.planning.linear_program.problem import Problem
-from penstock.planning.linear_program.waiting_cost import PIECES
+from penstock.planning.linear_program.waiting_cost import WAITING_PIECES
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -50,13 +50,13 @@ def evaluate(flows: Flows) -> Cost:
         reserve = price.reserve * float(missing.sum())
     return Cost(
         round_trips=float(per_s @ problem.reach_s[origin, pool]) - egress,
-        waiting=float((taken[:, : PIECES - 2] * problem.piece_cost_s[:, : PIECES - 2]).sum()),
+        waiting=float((taken[:, :WAITING_PIECES] * problem.piece_cost_s[:, :WAITING_PIECES]).sum()),
         egress=egress,
         gpu=float(load @ problem.gpu_s),
         change=float(problem.changing_s(key, pool) @ _moved_per_s(flows)),
         reserve=reserve,
-        past_target=price.past_target * float(taken[:, PIECES - 2].sum()),
-        no_room=price.no_room * float(taken[:, PIECES - 1].sum()),
+        past_target=price.past_target * float(taken[:, WAITING_PIECES].sum()),
+        no_room=float(price.yields @ taken[:, WAITING_PIECES + 1] + price.no_room * taken[:, -1].sum()),
     )
 
 

@@ -112,6 +112,8 @@ class Prices:
 
     reserve: float
     past_target: float
+    yields: Floats
+    """By capacity group: the price of no room for demand of a lower priority; the lower, the cheaper."""
     no_room: float
 
 
@@ -146,6 +148,10 @@ class Problem:
     """By (group, piece of its load): width in units per second; the last piece of a group with slots is unlimited."""
     piece_cost_s: Floats
     """The waiting cost of each piece; not defined for the pieces past the target, which `prices` prices."""
+    yield_rank: Ints
+    """By group: the rank of the priority that yields there, see `yielding`."""
+    ranks: int
+    """Number of priorities."""
     home: Ints
     """By key: the nearest permitted pool that can serve, or -1."""
     origin: Ints
@@ -173,7 +179,9 @@ class Problem:
         reserve = 4.0 * largest
         # One more request in a pool can increase the shortfalls of several losses.
         past_target = 2.0 * largest + self.shape.confinements.max_affected * reserve
-        return Prices(reserve, past_target, 2.0 * past_target + 2.0 * largest)
+        # A step between two priorities exceeds what one request can change in all cheaper kinds.
+        lowest, step = 2.0 * past_target + 2.0 * largest, past_target
+        return Prices(reserve, past_target, lowest + step * self.yield_rank, lowest + step * (self.ranks - 1))
 
     def changing_s(self, key: Ints, pool: Ints) -> Floats:
         """By pair: the cost (s) of moving a unit of the key to the pool from where the plan in force has it."""

@@ -15,7 +15,8 @@ from penstock.planning.linear_program.arrays import Flags, Floats, Ints
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.n_minus_one import confinements
 from penstock.planning.linear_program.problem import Group, Held, Pool, Problem, Shape, TrafficClass
-from penstock.planning.linear_program.waiting_cost import pieces
+from penstock.planning.linear_program.waiting_cost import WAITING_PIECES, pieces
+from penstock.planning.linear_program.yielding import yielding
 from penstock.planning.measurements import Measurements
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_moves import Key
@@ -123,10 +124,12 @@ class ProblemBuilder:
         demand = np.maximum([class_demand.requests_per_s for class_demand in demands.values()], MIN_DEMAND_PER_S)
         if shape.shares_slots:
             demand = demand * [work_of[key.model] for key in shape.keys]
+        yields = yielding(shape, demands.values(), origin, work)
         objective = self.policy.objective
         target = self.policy.spillover.target_utilisation
         reach_s, egress_s = self._reach(shape, work)
         widths, costs = pieces(slots, service_s, target, objective.queueing_weight)
+        widths[:, WAITING_PIECES + 1] = np.where(slots > 0.0, yields.per_s, 0.0)
         s_per_cost = objective.latency_ms_per_cost / MS_PER_S
         per_hour = np.array([self._per_hour(group) for group in shape.groups])
         return Problem(
@@ -144,6 +147,8 @@ class ProblemBuilder:
             gpu_s=np.where(slots > 0.0, s_per_cost * per_hour * service_s / SECONDS_PER_HOUR, 0.0),
             piece_per_s=widths,
             piece_cost_s=costs,
+            yield_rank=yields.rank,
+            ranks=yields.ranks,
             home=home,
             origin=origin,
             kept=np.where((origin >= 0) & serves[origin], self._kept(shape, interventions), 0.0),

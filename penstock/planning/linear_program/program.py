@@ -25,7 +25,7 @@ import numpy as np
 
 from penstock.planning.linear_program.arrays import Floats, Ints, located
 from penstock.planning.linear_program.problem import Problem, Shape
-from penstock.planning.linear_program.waiting_cost import PIECES
+from penstock.planning.linear_program.waiting_cost import PIECES, WAITING_PIECES
 
 
 class Matrix(NamedTuple):
@@ -143,7 +143,8 @@ class Program:
         moves, stays = slice(self.moves_at, self.stays_at), slice(self.stays_at, self.columns)
         cost, lower, upper = np.zeros(self.columns), np.zeros(self.columns), np.full(self.columns, np.inf)
         pieces = problem.piece_cost_s.copy()
-        pieces[:, PIECES - 2 :] = price.past_target, price.no_room
+        pieces[:, WAITING_PIECES] = price.past_target
+        pieces[:, WAITING_PIECES + 1], pieces[:, -1] = price.yields, price.no_room
         cost[: self.shortfalls_at] = (pieces + problem.gpu_s[:, None]).ravel()
         upper[: self.shortfalls_at] = problem.piece_per_s.ravel()
         cost[self.shortfalls_at : self.draws_at] = price.reserve

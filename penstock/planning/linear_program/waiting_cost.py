@@ -14,8 +14,12 @@ from penstock.planning.linear_program.arrays import Floats
 
 Amount = TypeVar("Amount", float, Floats)
 
-PIECES = 6
-"""Number of pieces of a load: four up to the target, one from the target to full slots, and one beyond full slots."""
+WAITING_PIECES = 4
+"""Number of the pieces of a load up to the target, which differ in the cost of waiting."""
+
+PIECES = WAITING_PIECES + 3
+"""Number of all pieces: the others are from the target to full slots, beyond full slots in place of demand that yields,
+and beyond that."""
 
 BREAKS = (0.0, 0.5, 0.75, 0.9, 1.0)
 """The bounds of the first four pieces, as parts of the target utilisation."""
@@ -34,7 +38,7 @@ def waiting(utilisation: Amount, slots: Amount) -> Amount:
 
 
 def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: float) -> tuple[Floats, Floats]:
-    """Width (units/s) and cost (s per unit of work) of each piece, by capacity group.
+    """Width (units/s) and cost (s per unit of work) of each piece, by capacity group; nothing yields.
 
     Args:
         slots: by group; all pieces of a group without slots have width 0.
@@ -46,13 +50,13 @@ def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: 
     edges = target_utilisation * np.array(BREAKS)
     there = slots > 0.0
     widths = np.zeros((len(slots), PIECES))
-    widths[:, :4] = per_s[:, None] * np.diff(edges)
-    widths[:, 4] = per_s * (1.0 - target_utilisation)
-    widths[there, 5] = np.inf
+    widths[:, :WAITING_PIECES] = per_s[:, None] * np.diff(edges)
+    widths[:, WAITING_PIECES] = per_s * (1.0 - target_utilisation)
+    widths[there, -1] = np.inf
     queue = waiting(np.minimum(edges, 0.98)[None, :], slots[:, None])
     with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.diff(queue, axis=1) / widths[:, :4]
+        slope = np.diff(queue, axis=1) / widths[:, :WAITING_PIECES]
     costs = np.zeros((len(slots), PIECES))
-    costs[:, :4] = np.where(there[:, None], np.minimum(weight * slope, MAX_WAIT_S), 0.0)
+    costs[:, :WAITING_PIECES] = np.where(there[:, None], np.minimum(weight * slope, MAX_WAIT_S), 0.0)
     costs = np.maximum.accumulate(MIN_WAIT_S * np.round(costs / MIN_WAIT_S), axis=1)
     return widths, costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
@@ -74,6 +75,32 @@ def test_each_plans_for_every_region_with_failover_tables(planner: Planner) -> N
         assert {way.lost for way in entry.failover_tables} == {arc.server for arc in entry.arcs}
     assert planned.fallbacks == {}
     assert planned.cost.total > 0.0
+
+
+@pytest.mark.parametrize(
+    ("priorities", "away"),
+    [
+        pytest.param({"de": (10, 180.0), "es": (0, 100.0)}, {"de": 80.0, "es": 0.0}, id="the higher one leaves"),
+        pytest.param({"de": (0, 180.0), "es": (10, 100.0)}, {"de": 0.0, "es": 0.0}, id="the lower one stays"),
+        pytest.param({"de": (0, 180.0), "es": (0, 100.0)}, {"de": 0.0, "es": 0.0}, id="equals stay"),
+        pytest.param({"de": (10, 180.0), "es": (0, 30.0)}, {"de": 80.0, "es": 0.0}, id="beside room"),
+        pytest.param({"de": (5, 250.0), "es": (0, 100.0), "us": (9, 1.0)}, {"de": 100.0, "es": 0.0}, id="of three"),
+    ],
+)
+def test_high_priorities_leave_full_regions_for_regions_that_shed_lower_ones(
+    priorities: dict[str, tuple[int, float]], away: dict[str, float]
+) -> None:
+    snapshot = fleet()
+    for name, (priority, rate) in priorities.items():
+        held = snapshot.agents[name, "1"]
+        rows = (DemandReport("m", IN_EU, ("de", "es"), rate, priority=priority),)
+        snapshot.agents[name, "1"] = replace(held, report=replace(held.report, demand=rows))
+    planned = FlowPlanner(inf).plan(tick_input(POLICY, snapshot, {}, epoch=1, generation=1, elapsed_s=1e6))
+    for name, expected in away.items():
+        entry = planned.plans[name].lookup("m", IN_EU)
+        assert entry is not None
+        left = priorities[name][1] * sum(arc.share for arc in entry.arcs if arc.server != name)
+        assert left == pytest.approx(expected, abs=1.0)
 
 
 def test_the_waterfall_reports_missing_capacity() -> None:

@@ -12,6 +12,7 @@ from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.routing.affinity import AffinityIndex
@@ -179,7 +180,7 @@ def test_wants_batch_credits_for_waiting_and_arriving_batch_requests(here: Here)
     assert here.credits.batch_wanted("m", POLICY.spillover) == 0
     here.batch_requests_wait(7)
     for _ in range(6):
-        here.demand.offered("m", residency_class(frozenset({"here"})), is_batch=True)
+        here.demand.offered("m", residency_class(frozenset({"here"})), priority=BATCH_PRIORITY)
     here.clock.now += 3.0
     here.demand.settle()
     assert (here.demand.per_s("m"), here.demand.batch_per_s("m")) == (0.0, 2.0)

@@ -1,6 +1,7 @@
 import pytest
 
 from penstock.fleet.demand import MAX_CLASSES
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.residency import residency_class
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -63,7 +64,7 @@ def test_rates_follow_demand_without_reports(meter: DemandMeter, clock: Clock) -
         meter.per_s("m")
     assert meter.per_s("m") < 0.1, "there are no reports without a control plane"
     for _ in range(60):
-        meter.offered("m", EU, is_batch=True)
+        meter.offered("m", EU, priority=BATCH_PRIORITY)
         clock.now += 1.0
         meter.batch_per_s("m")
     assert meter.batch_per_s("m") == pytest.approx(1.0, rel=0.1)
