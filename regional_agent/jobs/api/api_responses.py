@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -14,8 +14,10 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.messages import KEEP_ALIVE_1_0, Request, response_head, with_common_lines
+from regional_agent.http.messages import Request, status_line, with_common_lines
 from regional_agent.proxy.error_formats import error_body
+from regional_agent.proxy.responses.client_response import ClientResponse
+from regional_agent.upstream.response_head import ResponseHead
 
 JSON: Final = b"content-type: application/json\r\n"
 
@@ -133,47 +135,39 @@ class WaitingResponse:
         else:
             await self._send(answer)
 
-    async def _stream(self, stream: EventStream) -> None:
-        """Send events in chunks; to a client of HTTP/1.0 until the connection is closed."""
-        request, connection = self._request, self._connection
-        keep_alive = connection.may_keep_alive(request) and not request.http_1_0
-        lines = [*with_common_lines([_EVENTS], request), b"connection: close\r\n" if not keep_alive else b""]
-        if not request.http_1_0:
-            lines.append(b"transfer-encoding: chunked\r\n")
+    def _begin(self, status: int, lines: Iterable[bytes], by_name: dict[bytes, bytes]) -> ClientResponse:
+        """Send the head of a response whose length is in `by_name`, or unknown."""
+        response = ClientResponse(self._connection)
+        head = b"".join([status_line(status), *with_common_lines([*lines], self._request)])
         self._begun = True
-        connection.write(response_head(200, lines))
+        response.start(ResponseHead(status, [], by_name), None, head, self._request, None)
+        response.flush()
+        return response
+
+    async def _stream(self, stream: EventStream) -> None:
+        response = self._begin(200, [_EVENTS], {})
         async for event in stream.events:
-            connection.write(event if request.http_1_0 else b"%x\r\n%b\r\n" % (len(event), event))
+            response.add(event)
+            response.flush()
             await self._writable.wait()
-        if not request.http_1_0:
-            connection.write(b"0\r\n\r\n")
-        connection.finished(keep_alive=keep_alive)
+        response.end()
+        self._connection.finished(keep_alive=response.keep_alive)
 
     async def _send(self, content: Content) -> None:
-        request, connection = self._request, self._connection
-        keep_alive = connection.may_keep_alive(request)
-        lines = [
-            *with_common_lines(list(content.lines), request),
-            b"content-length: %d\r\n" % content.size_bytes,
-        ]
-        if not keep_alive:
-            lines.append(b"connection: close\r\n")
-        elif request.http_1_0:
-            lines.append(KEEP_ALIVE_1_0)
-        self._begun = True
-        connection.write(response_head(content.status, lines))
-        if request.method != b"HEAD":
-            left_bytes = content.size_bytes
+        left_bytes = content.size_bytes
+        response = self._begin(content.status, content.lines, {b"content-length": b"%d" % left_bytes})
+        if self._request.method != b"HEAD":
             async for part in content.parts:
                 left_bytes -= len(part)
                 if left_bytes < 0:
                     break
-                connection.write(part)
+                response.add(part)
+                response.flush()
                 await self._writable.wait()
             if left_bytes:
                 # The store has other content than its record says: the client must not wait, nor misread what follows.
                 raise ContentDamaged(f"the store has {-left_bytes} bytes more than recorded")
-        connection.finished(keep_alive=keep_alive)
+        self._connection.finished(keep_alive=response.keep_alive)
 
     def on_client_gone(self) -> None:
         """Stop to wait."""

@@ -14,7 +14,6 @@ from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
 from penstock.jobs.file_expiry import ExpiresAfter
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
-from penstock.jobs.page import Page
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
@@ -22,6 +21,8 @@ from regional_agent.jobs.api.api_responses import Answer, BadInput, json_respons
 from regional_agent.jobs.api.files_api import list_object, no_such_file
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.page import Page
 
 MAX_METADATA: Final = 16
 MAX_METADATA_KEY: Final = 64
@@ -44,18 +45,11 @@ class NewBatch(msgspec.Struct, frozen=True):
 class BatchesApi:
     """The batches of one tenant."""
 
-    def __init__(
-        self,
-        batches: BatchStore,
-        files: FileStore,
-        store: JobStore,
-        sender: JobSender,
-        on_created: Callable[[], None],
-    ) -> None:
+    def __init__(self, store: OpenStore, sender: JobSender, on_created: Callable[[], None]) -> None:
         """Create the API for requests of `sender`; `on_created` is called when a batch can be run."""
-        self._batches = batches
-        self._files = files
-        self._store = store
+        self._batches: BatchStore = store.batches
+        self._files: FileStore = store.files
+        self._store = store.document
         self._sender = sender
         self._on_created = on_created
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from penstock.jobs.page import Page
+from penstock.jobs.job_records import FileRecord
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
 from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.page import Page
 
 MISSING = "no_such_file"
 
@@ -26,33 +27,30 @@ class FilesApi:
         self._signed_urls_s = store.document.signed_urls_s
         self._tenant = tenant
 
-    async def show(self, file: str) -> Answer:
-        """Return a file's record."""
+    async def _find(self, file: str) -> FileRecord:
         record = await self._files.find(self._tenant, file)
         if record is None:
             raise no_such_file(file)
-        return json_response(file_object(record, self._retention_s))
+        return record
+
+    async def show(self, file: str) -> Answer:
+        """Return a file's record."""
+        return json_response(file_object(await self._find(file), self._retention_s))
 
     async def content(self, file: str) -> Answer:
         """Return a file's content."""
-        record = await self._files.find(self._tenant, file)
-        if record is None:
-            raise no_such_file(file)
+        record = await self._find(file)
         return Content(record.size_bytes, self._files.read(record))
 
     async def urls(self, file: str) -> Answer:
         """Return URLs of the store for the parts of a file, which together are its content."""
-        record = await self._files.find(self._tenant, file)
-        if record is None:
-            raise no_such_file(file)
+        record = await self._find(file)
         parts = [(part.path, part.size_bytes) for part in record.parts]
         return await signed_urls(self._files.storage, parts, self._signed_urls_s)
 
     async def delete(self, file: str) -> Answer:
         """Delete a file. A batch that reads the file fails."""
-        record = await self._files.find(self._tenant, file)
-        if record is None:
-            raise no_such_file(file)
+        record = await self._find(file)
         await self._files.delete(self._tenant, record)
         return json_response({"id": file, "object": "file", "deleted": True})
 

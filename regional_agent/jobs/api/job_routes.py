@@ -167,12 +167,9 @@ class JobRoutes:
         limits = InputLimits(tenant, store, line_checks(policy, self._authorization, sender))
         if operation.name in OF_UPLOADS or operation.name == "upload":
             return self._upload(request, connection, refuse, opened, limits, operation)
-        holder = self._holder(operation.item, tenant, mask.permitted.regions, opened)
+        holder = partial(self._holder, operation.item, tenant, mask.permitted.regions, opened)
         facts = sender.facts
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
-        if operation.name in OF_ANTHROPIC:
-            answer = self._message_answer(operation, request, holder, job_sender, limits.checks)
-            return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
         if operation.name == "events":
             if (refusal := self._streams.refuse(tenant)) is not None:
                 return refusal
@@ -181,7 +178,9 @@ class JobRoutes:
             stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
             self._streams.add(tenant, stream)
             return stream
-        return WaitingResponse(request, connection, refuse, self._answer(operation, request, holder, job_sender))
+        answer = self._answer(operation, request, holder, job_sender, limits.checks)
+        error_format = ErrorFormat.ANTHROPIC if operation.name in OF_ANTHROPIC else ErrorFormat.OPENAI
+        return WaitingResponse(request, connection, refuse, answer, error_format)
 
     def _upload(
         self,
@@ -241,13 +240,15 @@ class JobRoutes:
                     return store
         return own
 
-    async def _view(self, item: str, holder: Awaitable[OpenStore], sender: JobSender, checks: LineChecks) -> View:
+    async def _view(
+        self, item: str, holder: Callable[[], Awaitable[OpenStore]], sender: JobSender, checks: LineChecks
+    ) -> View:
         """Return what reads a job of any kind."""
-        store, wake = await holder, self._worker.wake
+        store, wake = await holder(), self._worker.wake
         if item.startswith(store_paths.MESSAGE_BATCH):
             return partial(MessageBatchesApi(store, sender, checks, wake).view, item)
         if item.startswith(store_paths.BATCH):
-            return partial(BatchesApi(store.batches, store.files, store.document, sender, wake).view, item)
+            return partial(BatchesApi(store, sender, wake).view, item)
         return partial(JobsApi(store, sender, wake).view, item)
 
     def _is_permitted(self, request: Request, connection: ClientConnection, tenant: str) -> bool:
@@ -267,80 +268,49 @@ class JobRoutes:
         view = await found
         return EventStream(job_events(await view(), view, partial(self._worker.wait, item), is_permitted))
 
-    async def _message_answer(
+    async def _answer(
         self,
         operation: Operation,
         request: Request,
-        holder: Awaitable[OpenStore],
+        holder: Callable[[], Awaitable[OpenStore]],
         sender: JobSender,
         checks: LineChecks,
     ) -> Answer:
-        item, store = operation.item, await holder
-        batches = MessageBatchesApi(store, sender, checks, self._worker.wake)
-        match operation.name:
-            case "create messages":
-                key = request.header(b"idempotency-key") or b""
-                webhook = WebhookApi(self._webhook_keys, store.document).url_of(request)
-                return await batches.create(bytes(request.body), key, webhook)
-            case "message batches":
-                return await batches.list(page_of(request))
-            case "message batch":
-                return await batches.show(item)
-            case "message results":
-                return await batches.results(item)
-            case "delete messages":
-                return await batches.delete(item)
-            case _:
-                return await batches.cancel(item)
-
-    async def _answer(
-        self, operation: Operation, request: Request, holder: Awaitable[OpenStore], sender: JobSender
-    ) -> Answer:
-        item, wake, store = operation.item, self._worker.wake, await holder
-        files = FilesApi(store, sender.tenant)
-        batches = BatchesApi(store.batches, store.files, store.document, sender, wake)
-        jobs = JobsApi(store, sender, wake)
+        name, item, wake, store = operation.name, operation.item, self._worker.wake, await holder()
+        files, jobs = FilesApi(store, sender.tenant), JobsApi(store, sender, wake)
+        batches, messages = BatchesApi(store, sender, wake), MessageBatchesApi(store, sender, checks, wake)
+        of_items: dict[str, Callable[[str], Awaitable[Answer]]] = {
+            "file": files.show,
+            "content": files.content,
+            "urls": files.urls,
+            "delete": files.delete,
+            "batch": batches.show,
+            "cancel": batches.cancel,
+            "job": jobs.show,
+            "result": jobs.result,
+            "result urls": jobs.urls,
+            "delete job": jobs.delete,
+            "cancel job": jobs.cancel,
+            "message batch": messages.show,
+            "message results": messages.results,
+            "delete messages": messages.delete,
+            "cancel messages": messages.cancel,
+        }
+        lists = {"files": files.list, "batches": batches.list, "jobs": jobs.list, "message batches": messages.list}
+        if name in of_items:
+            return await of_items[name](item)
+        if name in lists:
+            return await lists[name](page_of(request))
         webhooks = WebhookApi(self._webhook_keys, store.document)
-        waiting: Awaitable[Answer]
-        match operation.name:
-            case "submit":
-                waiting = jobs.submit(request, webhooks.url_of(request))
-            case "webhook secret":
-                if item != "secret":
-                    return Refusal(Reason.NOT_FOUND, f"nothing is served at {request.path.decode('latin-1')}")
+        if name == "webhook secret":
+            if item == "secret":
                 return webhooks.secret(sender.tenant)
-            case "files":
-                waiting = files.list(page_of(request))
-            case "file":
-                waiting = files.show(item)
-            case "content":
-                waiting = files.content(item)
-            case "urls":
-                waiting = files.urls(item)
-            case "delete":
-                waiting = files.delete(item)
-            case "create":
-                key = request.header(b"idempotency-key") or b""
-                waiting = batches.create(bytes(request.body), key, webhooks.url_of(request))
-            case "batches":
-                waiting = batches.list(page_of(request))
-            case "batch":
-                waiting = batches.show(item)
-            case "cancel":
-                waiting = batches.cancel(item)
-            case "jobs":
-                waiting = jobs.list(page_of(request))
-            case "job":
-                waiting = jobs.show(item)
-            case "result":
-                waiting = jobs.result(item)
-            case "result urls":
-                waiting = jobs.urls(item)
-            case "delete job":
-                waiting = jobs.delete(item)
-            case _:
-                waiting = jobs.cancel(item)
-        return await waiting
+            return Refusal(Reason.NOT_FOUND, f"nothing is served at {request.path.decode('latin-1')}")
+        webhook = webhooks.url_of(request)
+        if name == "submit":
+            return await jobs.submit(request, webhook)
+        create = messages.create if name == "create messages" else batches.create
+        return await create(bytes(request.body), request.header(b"idempotency-key") or b"", webhook)
 
     def _sender(self, request: Request, peer_ip: str) -> Sender | Refusal:
         policy = self._config.policy

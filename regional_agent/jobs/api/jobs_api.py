@@ -10,7 +10,6 @@ from penstock.jobs import store_paths
 from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object
 from penstock.jobs.completion_window import DEFAULT_WINDOW
 from penstock.jobs.job_records import JobSender
-from penstock.jobs.page import Page
 from penstock.jobs.store_paths import JobPaths
 from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
@@ -19,8 +18,9 @@ from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Res
 from regional_agent.jobs.api.batches_api import deadline_or_refuse
 from regional_agent.jobs.api.files_api import list_object, signed_urls
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.file_store import FileStore, page_of
+from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.page import Page, page_of
 
 PREFER: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
@@ -110,18 +110,21 @@ class JobsApi:
 
     async def result(self, job: str) -> Answer:
         """Return the response, as the engine sent it."""
-        end = await self._end(await self._find(job))
-        if end is None or end.status is None:
-            raise BadInput(409, "no_result", "the job has no response; see its `status`")
+        end = await self._response_end(job)
         lines = tuple(f"{name}: {value}\r\n".encode("latin-1") for name, value in end.headers)
-        return Content(end.body_bytes, self._read(end), lines, end.status)
+        return Content(end.body_bytes, self._read(end), lines, end.status or 200)
 
     async def urls(self, job: str) -> Answer:
         """Return a URL of the store for the body of the response."""
+        end = await self._response_end(job)
+        return await signed_urls(self._jobs.storage, [(end.body_path, end.body_bytes)], self._signed_urls_s)
+
+    async def _response_end(self, job: str) -> JobEnd:
+        """Return the end of a request that has a response."""
         end = await self._end(await self._find(job))
         if end is None or end.status is None:
             raise BadInput(409, "no_result", "the job has no response; see its `status`")
-        return await signed_urls(self._jobs.storage, [(end.body_path, end.body_bytes)], self._signed_urls_s)
+        return end
 
     async def _read(self, end: JobEnd) -> AsyncIterator[bytes]:
         yield await self._jobs.storage.read(end.body_path)

@@ -21,7 +21,6 @@ from penstock.jobs.message_batch import (
     message_batch_object,
     problem_text,
 )
-from penstock.jobs.page import Page
 from penstock.jobs.request_line import LineChecks
 from penstock.jobs.store_paths import JobPaths
 from penstock.routing.reasons import Reason
@@ -30,6 +29,7 @@ from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_furth
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.page import Page
 from regional_agent.jobs.uploads.input_writer import InputLimits, InputWriter
 
 LIFETIME_S: Final = 86_400

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import parse_qs
 
-from penstock.jobs.page import Page
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import BadInput
+from regional_agent.jobs.storage.page import Page
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100

@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
-from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
+from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, AsyncRequest, JobEnd, JobState
 from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
 from penstock.jobs.response_progress import ResponseProgress
@@ -150,5 +150,4 @@ class RequestRun:
             for name in KEPT_RESPONSE_HEADERS
             if name in found.headers
         )
-        assert JobState.COMPLETED in TRANSITIONS[self._state]
         return JobEnd(JobState.COMPLETED, now, found.status, headers, path, len(found.body))

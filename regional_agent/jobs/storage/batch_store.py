@@ -11,11 +11,10 @@ from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import AsyncRequest, JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
-from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring, JobPaths, OpenJob, open_job
 from penstock.jobs.webhook import webhook_of
-from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
+from regional_agent.jobs.storage.page import Page, page_of
 
 JobRecord = BatchRecord | AsyncRequest
 

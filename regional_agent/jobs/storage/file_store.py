@@ -7,20 +7,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from random import Random
 from typing import Any, Final
 
-from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.file_expiry import expires_at, expiring_since
 from penstock.jobs.job_records import FilePart, FileRecord
-from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
+from regional_agent.jobs.storage.page import Page, page_of
 from regional_agent.jobs.uploads.input_file import InputPart
 
 MAX_UPLOAD_S: Final = 86_400.0
 """Time (s) after the beginning of an upload from which parts without a record belong to no file."""
-
-MAX_LISTED = 10_000
-"""Files or batches of a tenant that a list can contain."""
 
 
 class FileStore:
@@ -125,26 +121,6 @@ class FileStore:
                 break
             page = page._replace(after=names[-1])
         return found[: page.limit], more or len(found) > page.limit
-
-
-async def page_of(storage: JobStorage, folder: str, page: Page, prefix: str = "") -> tuple[list[str], bool]:
-    """Return identifiers of the records in a folder, and whether there are more.
-
-    Args:
-        prefix: selects the identifiers that have it.
-    """
-    try:
-        found = await storage.list(folder)
-    except ObjectMissing:
-        found = []
-    names = (each.path.rpartition("/")[2].removesuffix(".json") for each in found)
-    selected = sorted((name for name in names if name.startswith(prefix)), reverse=not page.ascending)[:MAX_LISTED]
-    if page.before:
-        selected = [name for name in selected if name > page.before]
-        return selected[-page.limit :], len(selected) > page.limit
-    if page.after:
-        selected = [name for name in selected if name != page.after and (name > page.after) is page.ascending]
-    return selected[: page.limit], len(selected) > page.limit
 
 
 def file_object(record: FileRecord, retention_s: float) -> dict[str, Any]:
