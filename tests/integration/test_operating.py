@@ -117,11 +117,12 @@ async def test_tenants_and_keys_are_created_and_withdrawn(penstock: Shell) -> No
     assert {each["state"] for each in states} == {"revoked"}
     for verb in ("suspend", "resume"):
         assert (await penstock("tenant", verb, "acme", "--reason", "unpaid")).code == 0
+    shown = await penstock("tenant", "show", "acme")
     changed = await penstock("tenant", "change", "acme", "--tier", "free", "--no-budgets", "-o", "json")
     assert json.loads(changed.out)["tier"] == "free", changed.err
-    shown = await penstock("tenant", "show", "acme")
     assert key not in shown.out + changed.out + made.out
     assert "a team" in shown.out
+    assert "tokens_per_minute │ tenant │ fleet │ 1000 │ 0 │ 1000 │ not in use" in " ".join(shown.out.split())
     listed = await penstock("tenant", "list", "--source", "api", "-o", "json")
     assert [tenant["name"] for tenant in json.loads(listed.out)] == ["acme"]
     assert (await penstock("tenant", "delete", "acme", "--reason", "left")).out == "deleted acme\n"

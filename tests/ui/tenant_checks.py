@@ -23,6 +23,7 @@ async def tenants(page: Page, planet: Planet, token: str) -> None:
     await page.get_by_role("link", name="acme").click()
     await expect(page.get_by_role("heading", name="acme")).to_be_visible(timeout=PATIENCE_MS)
 
+    await expect(page.get_by_role("table", name="Budgets")).to_contain_text("tokens per minute", timeout=PATIENCE_MS)
     dialog = await _confirmed(page, "Create a key", "Create", {"Note": "app"}, stays_open=True)
     shown = await dialog.locator(".outcome").text_content() or ""
     key, _, _ = shown.partition(" ")

@@ -1,4 +1,4 @@
-"""Tables of tenants and keys."""
+"""Tables of tenants, keys and budgets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from control_plane.cli.budget_arguments import budget_texts
 from control_plane.cli.output import table_of
+from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import OtherRefusalView, RefusalList, RefusalView
 from control_plane.tenants.revoked_key_resource import RevokedKeyView
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
@@ -32,7 +33,10 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
 
 
 def tenant_view(
-    tenant: TenantView, keys: Sequence[TenantKeyView], refusals: RefusalList | None = None
+    tenant: TenantView,
+    keys: Sequence[TenantKeyView],
+    refusals: RefusalList | None = None,
+    budgets: BudgetList | None = None,
 ) -> RenderableType:
     """Return all that is known of one tenant."""
     table = table_of("field", "value")
@@ -52,11 +56,30 @@ def tenant_view(
     tables: list[RenderableType] = [table]
     if keys:
         tables.append(keys_table(keys))
+    if budgets is not None and budgets.budgets:
+        tables.append(budgets_table(budgets))
     if refusals is not None and refusals.items:
         tables += ["refusals of the last hour because of budgets:", refusals_table(refusals.items)]
     if refusals is not None and refusals.others:
         tables += ["requests of the last hour that were refused or ended for other reasons:", _others(refusals.others)]
     return Group(*tables)
+
+
+def budgets_table(found: BudgetList) -> Table:
+    """Return the table of what is used and left of budgets."""
+    numbers = ("limit", "used", "left")
+    table = table_of("budget", "of", "in", *numbers, "divided", title=f"Budgets of {found.tenant}", right=numbers)
+    for budget in found.budgets:
+        table.add_row(
+            budget.unit.value,
+            budget.key_id or "tenant",
+            budget.region or "fleet",
+            f"{budget.limit:g}",
+            f"{budget.used:.4g}",
+            f"{budget.left:.4g}",
+            ", ".join(f"{part.agent} {part.held:.4g}" for part in budget.agents) or "not in use",
+        )
+    return table
 
 
 def refusals_table(refusals: Sequence[RefusalView]) -> Table:

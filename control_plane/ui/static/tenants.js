@@ -10,6 +10,7 @@ const SHOWN = 100;
 const path = (name, rest = "") => `/v1/tenants/${encodeURIComponent(name)}${rest}`;
 const state = (tenant) => (tenant.suspended ? "suspended" : tenant.problem ? "refused" : "active");
 const at = (seconds) => (seconds === null ? "" : moment(seconds));
+const amount = (value) => String(Number(value.toPrecision(4)));
 const limits = (budgets) => budgets.map((each) => `${each.limit} ${each.unit.replaceAll("_", " ")}${each.scope === "region" ? " in each region" : ""}`).join("; ") || "none";
 
 export class TenantsView {
@@ -44,7 +45,9 @@ export class TenantView {
     this.buttons = h("p", { class: "buttons", hidden: true });
     this.about = h("div");
     this.keys = h("div");
+    this.budgets = h("div");
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, name), this.buttons, this.about),
+      section("Budgets", "Used and left now, at all agents together.", this.budgets),
       section("Keys", "By identifier, the beginning of the key. A key itself is shown once, when it is created.", this.keys));
   }
 
@@ -52,13 +55,19 @@ export class TenantView {
 
   async refresh() {
     try {
-      const [tenant, keys] = await Promise.all([get(path(this.name)), get(path(this.name, "/keys?limit=100"))]);
+      const [tenant, keys, budgets] = await Promise.all([get(path(this.name)), get(path(this.name, "/keys?limit=100")),
+        get(`/v1/budgets?${new URLSearchParams({ tenant: this.name })}`).catch(() => null)]);
       this.#show(tenant, keys.items);
+      show(this.budgets, budgets === null ? h("p", { class: "hint" }, "No control plane leads, so that nothing is known of them.")
+        : table("Budgets", ["budget", "of", "in", "limit", "used", "left"], budgets.budgets.map((each) => [
+          each.unit.replaceAll("_", " "), each.key_id || "tenant", each.region || "fleet", amount(each.limit), amount(each.used),
+          h("span", { class: each.left > 0 ? "" : "bad" }, amount(Math.max(0, each.left)))]), "The tenant has no budget."));
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 404) throw error;
       this.buttons.hidden = true;
       show(this.about, h("p", { class: "bad" }, error.message));
       show(this.keys);
+      show(this.budgets);
     }
   }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from re import fullmatch
 from typing import Annotated, Any, get_args
 
 import typer
 
-from control_plane.cli.api_client import ApiClient
+from control_plane.cli.api_client import ApiClient, ApiError
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
 from control_plane.cli.command_options import (
     ChangeClient,
@@ -21,6 +22,7 @@ from control_plane.cli.commands.operating.tenant_key_commands import NameArgumen
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import tenant_view, tenants_table
+from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import RefusalList
 from control_plane.tenants.tenant_resource import (
     TenantPage,
@@ -79,12 +81,22 @@ def list_(
 @app.command()
 @with_fleet_options
 def show(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show a tenant, its keys, and why its requests were refused in the last hour."""
+    """Show a tenant, its keys, what is left of its budgets, and why its requests were refused in the last hour."""
     tenant = api.request("GET", path_of(name)).decoded(TenantView)
     keys = keys_of(api, name)
     refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
-    shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items, "other_refusals": refusals.others}
-    print_as(output, shown, lambda: tenant_view(tenant, keys, refusals))
+    budgets: BudgetList | None = None
+    with suppress(ApiError):
+        # Only a leader knows what is left, and all else is known without one.
+        budgets = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
+    shown = {
+        "tenant": tenant,
+        "keys": keys,
+        "budgets": None if budgets is None else budgets.budgets,
+        "refusals": refusals.items,
+        "other_refusals": refusals.others,
+    }
+    print_as(output, shown, lambda: tenant_view(tenant, keys, refusals, budgets))
 
 
 @app.command()
