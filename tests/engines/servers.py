@@ -65,7 +65,14 @@ def write_model(installed: Installed, kind: str, out: Path, *more: Path, script:
     return out
 
 
-def vllm_server(installed: Installed, directory: Path, name: str, models: tuple[str, ...], adapter: str) -> Server:
+def vllm_server(
+    installed: Installed,
+    directory: Path,
+    name: str,
+    models: tuple[str, ...],
+    adapter: str,
+    context_tokens: int = VLLM_CONTEXT,
+) -> Server:
     """A vLLM with a tiny Llama of several names and a LoRA adapter of it; not started yet."""
     llama = write_model(installed, "llama", directory / "llama")
     lora = write_model(installed, "adapter", directory / "adapter", llama)
@@ -79,7 +86,7 @@ def vllm_server(installed: Installed, directory: Path, name: str, models: tuple[
     argv = [
         *(str(installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(llama)),
         *("--served-model-name", *models, "--host", LOOPBACK, "--port", str(port)),
-        *("--max-model-len", str(VLLM_CONTEXT), "--max-num-seqs", str(VLLM_RUNS)),
+        *("--max-model-len", str(context_tokens), "--max-num-seqs", str(VLLM_RUNS)),
         # Of 32 bits, so that a response does not depend on which others run at the same time.
         *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
         *("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{adapter}={lora}"),
