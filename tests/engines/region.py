@@ -47,8 +47,11 @@ def _bundle(jobs: Path) -> dict[str, str]:
     documents: list[dict[str, Any]] = [region, {"kind": "DataClass", "name": "open"}]
     presets = {"kind": "RoutePresets", "presets": PRESETS}
     documents.append(presets)
+    # Context lengths count for models whose cost is that of tokens.
+    cost = {MODEL: {"cost": {"unit": "token", "output_unit_s": 0.01}}}
     documents += [
         {"kind": "Model", "name": model, "continue_streams": model == CONTINUED, "queueing": {"preempt_batch": True}}
+        | cost.get(model, {})
         for model in MODELS
     ]
     on_demand = {"wake": "vllm", "idle_s": 5, "scale_to_zero": True}
