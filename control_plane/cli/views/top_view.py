@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import astuple
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,8 +13,8 @@ from rich.text import Text
 from control_plane.cli.output import table_of
 from control_plane.status.endpoint_status import EndpointStatus
 from control_plane.status.status import RegionStatus, Status, TenantStatus
-from control_plane.tenants.budget_view import BudgetList
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.traffic_report import TenantReport, busiest_tenants
 
 BAR = 20
 """Length of a bar, in characters."""
@@ -46,7 +47,7 @@ class TopPool(msgspec.Struct, frozen=True):
 
 
 class Top(msgspec.Struct, frozen=True):
-    """The busiest regions, pools and endpoints, and budgets of tenants."""
+    """The busiest regions, pools, endpoints and tenants."""
 
     leader: str | None
     regions: tuple[TopRegion, ...]
@@ -57,14 +58,12 @@ class Top(msgspec.Struct, frozen=True):
     more_endpoints: int
     tenants: tuple[TenantStatus, ...]
     """Those with most requests now, in the shown regions together."""
-    budgets: tuple[BudgetList, ...]
 
     @classmethod
     def of(
         cls,
         status: Status,
         endpoints: Sequence[EndpointStatus],
-        budgets: Sequence[BudgetList],
         region: str | None,
         rows: int,
     ) -> Top:
@@ -80,20 +79,15 @@ class Top(msgspec.Struct, frozen=True):
             endpoints,
             key=lambda each: (each.state in _ACCEPTING, -_share(each.in_flight, each.slots), each.region, each.name),
         )
-        requests: dict[str, tuple[int, int]] = {}
-        for row in (row for each in status.regions if region in (None, each.name) for row in each.tenants):
-            in_flight, waiting = requests.get(row.tenant, (0, 0))
-            requests[row.tenant] = in_flight + row.in_flight, waiting + row.waiting
-        busiest = [TenantStatus(tenant, *counts) for tenant, counts in requests.items()]
-        busiest.sort(key=lambda each: (-each.in_flight - each.waiting, each.tenant))
+        of_regions = (row for each in status.regions if region in (None, each.name) for row in each.tenants)
+        busiest = busiest_tenants(TenantReport(*astuple(row)) for row in of_regions)
         return cls(
             status.leader.name if status.leader is not None else None,
             tuple(_region(each) for each in status.regions),
             tuple(pools[:rows]),
             tuple(ordered[:rows]),
             max(0, len(ordered) - rows),
-            tuple(busiest[:rows]),
-            tuple(budgets),
+            tuple(TenantStatus(*astuple(each)) for each in busiest[:rows]),
         )
 
 
@@ -108,7 +102,6 @@ def top_view(top: Top) -> RenderableType:
     ]
     if top.more_endpoints:
         parts.append(Text(f"{top.more_endpoints} more endpoints; --rows shows more", "dim"))
-    parts += [_budgets(each) for each in top.budgets]
     return Group(*parts)
 
 
@@ -155,15 +148,6 @@ def _tenants(tenants: Sequence[TenantStatus]) -> Table:
     table = table_of("tenant", "in flight", "waiting", title="Tenants", right=("in flight", "waiting"))
     for each in tenants:
         table.add_row(each.tenant, str(each.in_flight), str(each.waiting))
-    return table
-
-
-def _budgets(found: BudgetList) -> Table:
-    table = table_of("budget", "of", "in", "used", "limit", "busy", title=f"Tenant {found.tenant}")
-    for budget in found.budgets:
-        where, whose = budget.region or "fleet", budget.key_id or "tenant"
-        used, bar = f"{budget.used:.4g}", _bar(budget.used, budget.burst)
-        table.add_row(budget.unit.value, whose, where, used, f"{budget.limit:g}", bar)
     return table
 
 

@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.repeated_output import show_repeatedly
 from control_plane.cli.views.top_view import Top, top_view
 from control_plane.status.endpoint_status import EndpointPage
-from control_plane.tenants.budget_view import BudgetList
 
 LIMIT = 500
 """Page size of the requests."""
@@ -24,7 +22,6 @@ MAX_ROWS = 200
 def top(
     api: ReadClient,
     region: Annotated[str | None, typer.Option(help="Limit pools, endpoints and tenants to this region.")] = None,
-    tenant: Annotated[list[str] | None, typer.Option(help="Tenant whose budgets are shown; may be repeated.")] = None,
     rows: Annotated[
         int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of pools, endpoints and tenants.")
     ] = 15,
@@ -32,24 +29,15 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.", show_default=False)] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the busiest regions, pools, endpoints and tenants, and budgets of tenants, until Ctrl-C."""
+    """Show the busiest regions, pools, endpoints and tenants, until Ctrl-C."""
 
     def fetch() -> Top:
-        return _fetch(api, region, tenant or [], rows)
+        wanted = {"limit": LIMIT, **({} if region is None else {"region": region})}
+        pages = api.pages("/v1/endpoints", EndpointPage, wanted)
+        return Top.of(api.status(), [endpoint for page in pages for endpoint in page.items], region, rows)
 
     if once:
         found = fetch()
         print_as(output, found, lambda: top_view(found))
     else:
         show_repeatedly("top", fetch, top_view, output, every)
-
-
-def _fetch(api: ApiClient, region: str | None, tenants: list[str], rows: int) -> Top:
-    status = api.status()
-    wanted = {"limit": LIMIT, **({} if region is None else {"region": region})}
-    pages = api.pages("/v1/endpoints", EndpointPage, wanted)
-    endpoints = [endpoint for page in pages for endpoint in page.items]
-    budgets: list[BudgetList] = [
-        api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList) for name in tenants
-    ]
-    return Top.of(status, endpoints, budgets, region, rows)

@@ -24,11 +24,11 @@ def test_regions_pools_and_endpoints_are_shown_with_their_load() -> None:
     regions = (TopRegion("eu-es", "healthy", 1, 100, 2.0, 0), TopRegion("eu-de", "failed", 90, 100, 40.0, 7))
     pools = (TopPool("eu-de", "m", 90, 100, 11, 12, 1.5),)
     tenants = (TenantStatus("acme", 61, 17),)
-    text = shown(Top("cp-1", regions, pools, (endpoint("gpu-1", in_flight=8),), 3, tenants, ()))
+    text = shown(Top("cp-1", regions, pools, (endpoint("gpu-1", in_flight=8),), 3, tenants))
     assert text.index("eu-de") < text.index("eu-es"), "the busiest first"
     for part in ("leader cp-1", "90/100", "11/12", " 90%", "gpu-1", "100%", "differs", "3 more", "acme", "61", "17"):
         assert part in text
 
 
 def test_a_fleet_without_a_leader_and_reports_is_shown() -> None:
-    assert "no leader" in shown(Top(None, (), (), (), 0, (), ()))
+    assert "no leader" in shown(Top(None, (), (), (), 0, ()))
