@@ -30,6 +30,8 @@ from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
 from lab.memory_store import MemoryStore
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
+from penstock.fleet.traffic_report import TenantReport
+from penstock.health.engine_facts import ServedModel
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN
 from tests.support.paths import ROOT
@@ -128,10 +130,15 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges
 
 
+SKEW = "the region serves v2, and other regions v1"
+
+
 async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
     async def post_report(region: str, *endpoints: EndpointReport | None, agent: str = "one", seq: int = 1) -> None:
         rows = None if endpoints == (None,) else tuple(row for row in endpoints if row is not None)
-        sent = msgspec.structs.replace(report(region, seq=seq, agent=agent), endpoints=rows, endpoints_omitted=3)
+        tenants = (TenantReport("acme", 3, 1),)
+        sent = report(region, seq=seq, agent=agent)
+        sent = msgspec.structs.replace(sent, endpoints=rows, endpoints_omitted=3, tenants=tenants)
         body, headers = packed(sent)
         assert (await api.http.post("/v1/reports", content=body, headers=headers)).status_code == 202
 
@@ -142,8 +149,12 @@ async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
         return (await api.http.get("/v1/endpoints")).status_code == 200
 
     await until_async(leads)
-    await post_report("eu-de", endpoint("gpu-1", EndpointCondition.EJECTED), endpoint("gpu-0", in_flight=7))
-    await post_report("eu-es", endpoint("gpu-0"), endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
+    new, old = (
+        msgspec.structs.replace(each, served=(ServedModel(MODEL, revision),))
+        for each, revision in ((endpoint("gpu-1", EndpointCondition.EJECTED), "v2"), (endpoint("gpu-0"), "v1"))
+    )
+    await post_report("eu-de", new, endpoint("gpu-0", in_flight=7))
+    await post_report("eu-es", old, endpoint("gpu-2", EndpointCondition.WARMING, model="other"))
     # A report is valid until the next one; of two agents, the first by name is authoritative.
     await post_report("eu-de", None, seq=2)
     await post_report("eu-de", endpoint("gpu-1"), endpoint("gpu-9", EndpointCondition.DRAINING), agent="two")
@@ -164,14 +175,18 @@ async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
         "reason": "",
         "engine_version": "",
         "served": [],
-        "skew": "",
+        "skew": f"{MODEL}: {SKEW}",
         "gpu": None,
         "is_burst": False,
     }
+    asked = {"origin": "eu-de", "model": MODEL, "tenant": "open"}
+    why = (await api.http.post("/v1/explain", json=asked)).json()["explanation"]
+    assert {each["region"]: each["skew"] for each in why["regions"]}["eu-de"] == SKEW
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
     region = await api.get("/v1/regions/eu-de")
     assert [(row["name"], row["state"]) for row in region["unready"]] == [("gpu-1", "ejected"), ("gpu-9", "draining")]
     assert region["unready_count"] == 2
+    assert region["tenants"] == [{"tenant": "acme", "in_flight": 6, "waiting": 2}], "of both agents"
     assert (await api.get("/v1/regions/eu-es"))["unready"] == [], "a warming endpoint receives requests"
     every = ["eu-de/gpu-0", "eu-de/gpu-1", "eu-de/gpu-9", "eu-es/gpu-0", "eu-es/gpu-2"]
     assert await named() == every
