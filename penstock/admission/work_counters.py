@@ -80,6 +80,8 @@ class WorkCounters:
         """Tenants with waiting requests at this agent."""
         self.highest_s = 0.0
         """A bound of what any tenant has received."""
+        self.shared_since = -inf
+        """Time (s) at which another tenant joined one that had the model for itself."""
         self._sweep_at = MIN_SWEEP
 
     def start(self, tenant: str, weight: float, work_s: float) -> TenantCounter:
@@ -195,6 +197,9 @@ class ModelCounters:
 
     def _note(self, tenant: str, now: float) -> None:
         if tenant != self._newest:
+            if now - self._other_at >= SHARED_S:
+                for counters in self.priorities.values():
+                    counters.shared_since = now
             self._other_at = self._newest_at
             self._newest = tenant
         self._newest_at = now

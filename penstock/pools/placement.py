@@ -155,6 +155,10 @@ class Placement(Reservation[Member]):
                 used_s = work.prefill_s + work.decode_s
         elif self.endpoint.view.slots == 1:
             used_s = service_s
+        shared_since = counter.counters.shared_since
+        if self.since < shared_since < now:
+            # A tenant that joined meanwhile began at the estimate: the difference for the time before is not its loss.
+            used_s = self.charged_s + (used_s - self.charged_s) * (now - shared_since) / (now - self.since)
         counter.end(self.charged_s, used_s)
 
     def waive_charge(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.admission.work_counters import WorkCounters
+from penstock.admission.work_counters import ModelCounters, WorkCounters
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
@@ -58,3 +58,18 @@ def test_the_tenant_is_charged_for_what_the_request_used(
     placement.end_charge(500.0, service_s, usage)
     assert counter.received_s == pytest.approx(before_s + used_s / 2.0)
     assert counters.running == other.running == 1
+
+
+def test_what_an_estimate_lacked_before_a_tenant_joined_does_not_count_against_the_tenants() -> None:
+    """Alone from 100 s, shared from 106 s, ended at 108 s: a quarter of the 4 s that the estimate lacked is charged."""
+    view = EndpointView("gpu-1", slots=1, limit=1, ready=True)
+    estimate = WorkEstimate("t", "m", Cost(CostUnit.REQUEST), CostInputs(0), Work(0.0, 4.0), True)
+    placement, counters = Placement(EndpointAccount(view, ""), estimate, 0.0, 100.0), ModelCounters()
+    counter = placement.counter = counters.start(0, "t", 1.0, 4.0, 100.0)
+    placement.charged_s = 4.0
+    counters.start(0, "newcomer", 1.0, 1.0, 106.0)
+    counters.start(0, "t", 1.0, 1.0, 107.0)
+    assert counters.of(0).shared_since == 106.0
+    before_s = counter.received_s
+    placement.end_charge(108.0, 8.0, None)
+    assert counter.received_s - before_s == pytest.approx((8.0 - 4.0) * (108.0 - 106.0) / (108.0 - 100.0))
