@@ -15,7 +15,7 @@ from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
 from penstock.answers.first_events import only_announces
-from penstock.answers.held_text import HeldText
+from penstock.answers.held_text import HeldText, begins_container, begins_json, is_scalar
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
@@ -45,6 +45,7 @@ _CRLF_END: Final = b"\r\n\r\n"
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
+_NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
@@ -67,6 +68,7 @@ class AnswerParser:
         """
         self._format = answer_format
         self._kind = kind
+        self.reads_lines = kind == LINES
         self._decoder = ContentDecoder(coding) if coding else None
         self._hides_usage = hides_usage and kind == EVENTS and not coding
         self._splitter = _NO_SPLITTER if kind == JSON else EventSplitter(lines=kind == LINES)
@@ -99,6 +101,8 @@ class AnswerParser:
         """Whether a stream that ends without an event is an error; set by the caller."""
         self.needs_end = False
         """Whether only the answer shows that the response is whole, since a close ends it; set by the caller."""
+        self.needs_json = False
+        """Whether a response that is no JSON text, or only the beginning of one, is an error; set by the caller."""
         self._awaits_end = kind == JSON
         """Whether each whole response of the format has an end, and no finish reason has arrived."""
         self.choices = 1
@@ -213,14 +217,19 @@ class AnswerParser:
         Args:
             complete: whether the response is complete; otherwise it broke off, or its client left.
         """
-        rest, lines = self._splitter.take_rest(), self._kind == LINES
+        rest, lines, is_json = self._splitter.take_rest(), self._kind == LINES, True
         if self._reducer is not None:
             self._read_reduced()
+            is_json = self.ended
         elif self._held.size_bytes:
-            self._read_record(self._held.take().removeprefix(_BOM), counts=False)
+            text = self._held.take().removeprefix(_BOM)
+            self._read_record(text, counts=False)
+            is_json = self.ended if begins_container(text) else is_scalar(text)
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
+        if complete and self.needs_json and not (is_json or self.is_unreadable):
+            self.error = self.error or _NOT_JSON
         all_ended = complete or self.choices == 1 or self._final_at >= 0
         if not self.finish_reason and all_ended and self._last:
             self._read_finish(last_record(self._last, lines=lines))
@@ -385,8 +394,10 @@ class AnswerParser:
         """Hold a part of a JSON answer, or reduce it once the answer is too long."""
         if self._reducer is not None:
             self._reducer.feed(part)
-        else:
-            self._reducer = self._held.add(part, self._format.wanted)
+            return
+        if self.needs_json and not self._held.size_bytes and not begins_json(part):
+            self.error = _NOT_JSON
+        self._reducer = self._held.add(part, self._format.wanted)
 
     def _read_reduced(self) -> None:
         reducer, self._reducer = self._reducer, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.answers.answer_format import ERROR_MARK
@@ -10,7 +11,30 @@ from penstock.answers.json_reducer import JsonReducer, Wanted
 MAX_HELD_BYTES: Final = 512 * 1024
 """Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
 
+_CONTAINERS: Final = (b"{", b"[")
+_OTHER_STARTS: Final = b'"-0123456789\xef'
+_WORDS: Final = (b"null", b"true", b"false", b"NaN")
+_SCALAR: Final = re.compile(rb'\s*(?:null|true|false|NaN|[-+.0-9eE]+|".*")\s*', re.DOTALL)
+
 _OVERLAP_BYTES: Final = len(ERROR_MARK) - 1
+
+
+def begins_container(part: bytes) -> bool:
+    """Whether a text begins like a JSON object or array."""
+    return part.lstrip()[:1] in _CONTAINERS
+
+
+def begins_json(part: bytes) -> bool:
+    """Whether a JSON text may begin with the first part of a text."""
+    begun = part.strip()
+    if begun[:1] in _CONTAINERS or begun[:1] in _OTHER_STARTS:
+        return True
+    return any(begun[: len(word)] == word[: len(begun)] for word in _WORDS)
+
+
+def is_scalar(text: bytes) -> bool:
+    """Whether a text is a JSON string, a number or a word."""
+    return _SCALAR.fullmatch(text) is not None
 
 
 class HeldText:

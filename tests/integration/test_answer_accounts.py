@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES, AnswerParser
+from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
@@ -454,6 +455,56 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
         if failing is ERROR:
             assert len(bad.requests) <= 4, "the endpoint is charged, and ejected"
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
+
+
+PAGE = b"<!doctype html><title>Sign in</title>"
+PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "status", "of_own_route"),
+    [
+        (responds(b"not found"), PLAIN, 502, 502),
+        (responds(body_of(WHOLE)[:60]), PLAIN, 502, 502),
+        (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 200, 200),
+        (responds(PAGE, head=PAGE_HEAD), PLAIN, 502, 200),
+        (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
+        (responds(b"not found"), STREAM, 502, 502),
+    ],
+    ids=["text", "half", "half, begun", "page", "page for a stream", "text for a stream"],
+)
+async def test_what_is_no_answer_is_an_error_of_the_engine(
+    tmp_path: Path, script: Script, asked: dict[str, Any], status: int, of_own_route: int
+) -> None:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        answer = await ask(agent, body=body_of(asked))
+        assert (answer.status, metered(agent)) == (status, (0, 0, 0, 0))
+        assert agent.counted() == {"engine_error" if status == 200 else "refused": 1}
+        (endpoint,) = agent.endpoints.every()
+        agent.endpoints.failures.check(endpoint.now() + JUDGED_AFTER_S)
+        assert endpoint.ejection.failures == 1
+        own = tuple(replace(route, source="routes.yaml:1") for route in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=own)
+        assert (await ask(agent, body=body_of(asked))).status == of_own_route
+
+
+@pytest.mark.parametrize("stated", [b"application/json", b"text/plain", b"application/x-ndjson"])
+@pytest.mark.parametrize("form", ["lines", "whole", "pretty"])
+async def test_json_lines_of_any_content_type_are_metered(tmp_path: Path, stated: bytes, form: str) -> None:
+    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 12, "eval_count": 3}
+    records = [{"message": {"content": "a"}, "done": False}] * 3 if form == "lines" else []
+    body = b"".join(body_of(each) + b"\n" for each in [*records, end])
+    if form == "pretty":
+        body = json.dumps(end, indent=2).encode()
+    script = responds(body, head=b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n" % stated)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        agent.config.policy = replace(agent.config.policy, routes=tuple(preset_routes("ollama")))
+        assert (await ask(agent, body=body_of(PLAIN), path="/api/chat")).body == body
+        is_read = form != "pretty" or stated != b"application/x-ndjson"
+        assert (agent.counted(), metered(agent)[3]) == ({"ok": 1}, 0 if is_read else 1)
+        assert not is_read or metered(agent) == (12, 0, 3, 0)
 
 
 ROLE = event({"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
@@ -1153,7 +1204,7 @@ async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp
 
 
 async def test_the_sizes_of_answered_requests_are_measured_for_the_planner(tmp_path: Path) -> None:
-    async with engine(responds(b"x" * 5000)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    async with engine(responds(b'"%b"' % (b"x" * 4998))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         body = body_of(PLAIN)
         for _ in range(2):
             assert (await ask(agent, body=body)).status == 200

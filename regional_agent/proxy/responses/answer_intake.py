@@ -31,6 +31,9 @@ _UNREAD: Final = -1
 _UNSTATED: Final = -2
 """A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
 
+_PAGE: Final = -3
+"""A page for people, such as that of a proxy which asks for a sign-in. Only routes of a policy may respond with one."""
+
 _OK: Final = Outcome.OK
 _SSE_KIND: Final = StreamKind.SSE
 _LINES_KIND: Final = StreamKind.NDJSON
@@ -49,7 +52,8 @@ class AnswerIntake:
         """Read by `parser`, unless the response begins otherwise than its Content-Type states.
 
         Args:
-            if_json: reads a response that begins like a JSON text; None for `parser`.
+            if_json: reads a response that begins like a JSON text, and not like JSON lines if `parser` reads lines;
+                None for `parser`.
             if_events: reads a response that begins otherwise; None for `parser`.
         """
         self.parser = parser
@@ -64,6 +68,8 @@ class AnswerIntake:
         """Read a part before the response is committed; returns whether it can be decided now."""
         if (self._if_json or self._if_events) is not None and (first := part.lstrip()[:1]):
             needs_end = self.parser.needs_end
+            if self.parser.reads_lines:
+                first = part.lstrip().partition(b"\n")[0].rstrip()
             self.parser = (self._if_json if first in (b"{", b"[") else self._if_events) or self.parser
             # Text that only resembles JSON may have no end that is known.
             self.parser.needs_end = needs_end and self.parser is not self._if_json
@@ -149,22 +155,27 @@ def intake_of(
         coding = b",".join([token for token in codings if token != b"identity"])
     kind, answer_format = stated, formats.of(route)
     has_events = streaming and (route is None or route.stream is _SSE_KIND)
-    if stated == _UNSTATED:
+    has_lines = streaming and route is not None and route.stream is _LINES_KIND
+    if stated <= _UNSTATED:
         kind = EVENTS if has_events else JSON
-        if streaming and route is not None and route.stream is _LINES_KIND:
-            kind = LINES
+    if has_lines and stated != EVENTS:
+        kind = LINES
+    is_page = stated == _PAGE and (route is None or not route.source)
     if_json = if_events = None
+    if has_lines and kind != stated and not coding:
+        if_json = AnswerParser(answer_format, JSON, coding, False)
     if has_events and not coding:
         if kind == JSON:
             if_events = AnswerParser(answer_format, EVENTS, coding, hides_usage)
-            if_events.choices = estimate.ask.count
-        elif stated == _UNSTATED:
+            if_events.choices, if_events.needs_event = estimate.ask.count, True
+        elif stated <= _UNSTATED:
             if_json = AnswerParser(answer_format, JSON, coding, False)
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
-    intake.parser.needs_event = streaming and stated in (EVENTS, LINES)
+    intake.parser.needs_event = streaming and (stated in (EVENTS, LINES) or is_page)
     intake.parser.choices = estimate.ask.count
     closes = length is None and b"transfer-encoding" not in by_name
-    intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
+    needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
+    intake.parser.needs_json = kind == JSON and (stated == JSON or is_page) and not needs_end and head.status != 206
     return intake
 
 
@@ -175,6 +186,8 @@ def _kind_of(content_type: bytes) -> int:
         kind = _UNSTATED
     if media_type == EVENT_STREAM_TYPE:
         kind = EVENTS
+    elif media_type == b"text/html":
+        kind = _PAGE
     elif media_type in NDJSON_TYPES:
         kind = LINES
     elif media_type == b"application/json" or media_type.endswith(b"+json"):

@@ -104,6 +104,41 @@ def test_an_answer_that_its_engine_aborted_is_cut(reason: str | None, size: int,
         assert reader.is_cut is (reason in ("abort", "cancelled", "error"))
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize(
+    ("text", "is_json"),
+    [
+        (b"", True),
+        (b" \n", True),
+        (b"null", True),
+        (b' "a" ', True),
+        (b"-1.5", True),
+        (b"\n\n[1]\n", True),
+        (b"\xef\xbb\xbf{}", True),
+        (b'{"a": NaN}', True),
+        (b'{"a": "\xff"}', True),
+        (b'{"a": 1}{', True),
+        (b'{"a": "%b"}' % (b"x" * 2 * MAX_HELD_BYTES), True),
+        (b'{"a": "%b"' % (b"x" * 2 * MAX_HELD_BYTES), False),
+        (b'{"a": 1', False),
+        (b"[{}", False),
+        (b"not found", False),
+        (b"Internal Server Error", False),
+        (b"\n<html>", False),
+    ],
+)
+def test_a_whole_response_that_must_be_json_and_is_not_is_an_error(text: bytes, size: int, *, is_json: bool) -> None:
+    if size == 1 and len(text) > MAX_HELD_BYTES:
+        pytest.skip("takes long")
+    reader = parser(kind=JSON)
+    reader.needs_json = True
+    read(text, size, reader)
+    assert (reader.error is None) == is_json
+    loose = parser(kind=JSON)
+    read(text, size, loose)
+    assert loose.error is None
+
+
 def test_the_terminator_may_come_in_writes_of_its_own() -> None:
     reader = parser()
     for part in (WHOLE, b"data:", b" [DONE]", b"\n", b"\n"):
