@@ -21,7 +21,10 @@ MAX_EXCESS_BURSTS: Final = 10.0
 wrong report of an engine must not lock a tenant out for longer."""
 
 EXCHANGE_S: Final = 1.0
-"""Time (s) after which a refused request can expect a lease, if the fleet has some of the budget left."""
+"""Minimum time (s) after which a refused request can be admitted, unless it waits for a lease alone."""
+
+LEASE_WAIT_S: Final = 0.5
+"""Time (s) after which a refused request can expect a lease, if the fleet has what it needs."""
 
 USUAL_REQUESTS: Final = 8.0
 """Number of requests whose mean is the usual amount."""
@@ -204,8 +207,10 @@ class BudgetMeter:
 
     def retry_after_s(self, amount: float, now: float, wall: float) -> float:
         """Return the time (s) after which a refused request of `amount` can be admitted, if no other one is."""
-        if self.is_concurrency or self.waits_for_lease(amount, now):
+        if self.is_concurrency:
             return EXCHANGE_S
+        if self.waits_for_lease(amount, now):
+            return LEASE_WAIT_S
         needed = min(amount, self._full)
         if self.lost:
             rate = self._refill_per_s

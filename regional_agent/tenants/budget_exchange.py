@@ -27,7 +27,8 @@ INTERVAL_S = 1.0
 """Time (s) between two exchanges of an agent with active budgets."""
 
 APART_S = 0.1
-"""Minimum time (s) between two exchanges."""
+"""Minimum time (s) between the beginnings of two exchanges: the answer to a request that was open for longer is
+confirmed at once, since what this agent gives up is available to others only then."""
 
 TIMEOUT_S = 1.0
 """Timeout (s) of an exchange, besides the time for which the leader may delay the answer."""
@@ -82,8 +83,10 @@ class BudgetExchange:
     async def _keep_exchanging(self) -> None:
         while True:
             self._wanted.clear()
+            next_at = self._clock() + APART_S
             has_waited = await self._exchange()
-            await wait_for_event(self._wanted, at_least_s=APART_S, at_most_s=APART_S if has_waited else INTERVAL_S)
+            apart_s = max(0.0, next_at - self._clock())
+            await wait_for_event(self._wanted, at_least_s=apart_s, at_most_s=apart_s if has_waited else INTERVAL_S)
 
     async def _exchange(self) -> bool:
         """Exchange once. Returns whether the leader could delay the answer: then the next request follows at once."""

@@ -12,7 +12,7 @@ from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLos
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
-from penstock.tenancy.budget_meter import BudgetMeter
+from penstock.tenancy.budget_meter import LEASE_WAIT_S, BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 DAY_S = 86_400.0
@@ -216,7 +216,7 @@ class TestMoney:
         of = self.of()
         assert admitted(of, 8.0, 0.0)
         assert not admitted(of, 3.0, 0.0)
-        assert of.retry_after_s(3.0, 0.0, NOON) == 1.0, "the fleet has some left"
+        assert of.retry_after_s(3.0, 0.0, NOON) == LEASE_WAIT_S, "the fleet has some left"
         of.settle(8.0, 7.0, 1.0)
         of.enter(of.period + 1)
         assert (of.used, of.unspent) == (0.0, 0.0)
