@@ -2,9 +2,9 @@
 
 Sources: vLLM vllm/entrypoints/openai (`/v1/models` with `root` and `max_model_len`, `/version`) and
 vllm/config/cache.py (labels of `vllm:cache_config_info`), SGLang python/sglang/srt/entrypoints/http_server.py
-(`/get_model_info`, `/get_server_info`), TGI docs/openapi.json (`/info`), Ollama docs/api.md (`/api/tags`,
-`/api/version`). Answers of engines are input: texts are cut and made printable, numbers are bounded, and what is
-invalid is a problem that operators see, not a fact.
+(`/get_server_info`), TGI docs/openapi.json (`/info`), Ollama docs/api.md (`/api/tags`, `/api/version`). Answers of
+engines are input: texts are cut and made printable, numbers are bounded, and what is invalid is a problem that
+operators see, not a fact.
 """
 
 from __future__ import annotations
@@ -115,30 +115,25 @@ def read_facts(page: FactsPage, body: bytes, names: Mapping[str, str]) -> Engine
     if not isinstance(content, dict):
         return EngineFacts(problems=(f"{page.value} is not an object",))
     problems: list[str] = []
+    version = _text(content.get("version"), f"version on {page.value}", problems)
     if page in (FactsPage.VERSION, FactsPage.OLLAMA_VERSION):
-        version = _text(content.get("version"), f"version on {page.value}", problems)
         return EngineFacts(version, (), tuple(problems))
     if page is FactsPage.OLLAMA_TAGS:
         return EngineFacts("", _tagged(content.get("models"), names, problems), tuple(problems))
-    if page is FactsPage.SGLANG_SERVER:
-        version = _text(content.get("version"), f"version on {page.value}", problems)
-        tokens = _tokens(content.get("max_total_num_tokens"), "max_total_num_tokens", problems)
-        share = _share(content.get("mem_fraction_static"), "mem_fraction_static", problems)
-        served = tuple(ServedModel(model, "", tokens, tokens, share) for model in names)
-        return EngineFacts(version, served, tuple(problems))
     if page is FactsPage.TGI_INFO:
         revision = _with_revision(content.get("model_id"), content.get("model_sha"), problems)
         tokens = _tokens(content.get("max_total_tokens"), "max_total_tokens", problems)
-        version = _text(content.get("version"), f"version on {page.value}", problems)
+        served = tuple(ServedModel(model, revision, tokens) for model in names)
     else:
         revision = _with_revision(content.get("model_path"), content.get("weight_version"), problems)
-        tokens, version = UNKNOWN, ""
-    served = tuple(ServedModel(model, revision, tokens) for model in names)
+        tokens = _tokens(content.get("max_total_num_tokens"), "max_total_num_tokens", problems)
+        share = _share(content.get("mem_fraction_static"), "mem_fraction_static", problems)
+        served = tuple(ServedModel(model, revision, tokens, tokens, share) for model in names)
     return EngineFacts(version, served, tuple(problems))
 
 
 def combined(parts: tuple[EngineFacts, ...]) -> EngineFacts:
-    """Return the facts of several answers as one; of two values for one fact, the earlier."""
+    """Return the facts of several answers as one; of two values for one fact, the earlier, or the shorter context."""
     served: dict[str, ServedModel] = {}
     for part in parts:
         for model in part.served:

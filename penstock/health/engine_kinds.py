@@ -56,7 +56,6 @@ class FactsPage(StrEnum):
     VERSION = "/version"
     VLLM_METRICS = "/metrics"
     """The size of the KV cache is in the labels of a metric."""
-    SGLANG_MODEL = "/get_model_info"
     SGLANG_SERVER = "/get_server_info"
     TGI_INFO = "/info"
     OLLAMA_TAGS = "/api/tags"
@@ -111,7 +110,7 @@ ENGINES: dict[EngineKind, Engine] = {
         extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
-        facts=(FactsPage.SGLANG_MODEL, FactsPage.SGLANG_SERVER),
+        facts=(FactsPage.SGLANG_SERVER,),
         queued=(EngineMetric("sglang:num_queue_reqs"),),
         running=(EngineMetric("sglang:num_running_reqs"),),
         kv_used=(EngineMetric("sglang:token_usage"),),

@@ -34,19 +34,15 @@ def read(page: FactsPage, content: Any) -> EngineFacts:
         (FactsPage.VERSION, {"version": "0.9.1"}, EngineFacts("0.9.1")),
         (FactsPage.OLLAMA_VERSION, {"version": "0.6.2"}, EngineFacts("0.6.2")),
         (
-            FactsPage.SGLANG_MODEL,
-            {"model_path": "/models/llama", "is_generation": True, "weight_version": "v7"},
-            EngineFacts("", (ServedModel("chat", "/models/llama@v7"),)),
-        ),
-        (
-            FactsPage.SGLANG_MODEL,
-            {"model_path": "/models/llama", "weight_version": "default"},
-            EngineFacts("", (ServedModel("chat", "/models/llama"),)),
+            FactsPage.SGLANG_SERVER,
+            {"model_path": "/models/llama", "weight_version": "v7", "version": "0.5", "max_total_num_tokens": 60_000}
+            | {"mem_fraction_static": 0.8, "internal_states": []},
+            EngineFacts("0.5", (ServedModel("chat", "/models/llama@v7", 60_000, 60_000, 0.8),)),
         ),
         (
             FactsPage.SGLANG_SERVER,
-            {"version": "0.5", "max_total_num_tokens": 60_000, "mem_fraction_static": 0.8, "internal_states": []},
-            EngineFacts("0.5", (ServedModel("chat", "", 60_000, 60_000, 0.8),)),
+            {"model_path": "/models/llama", "weight_version": "default"},
+            EngineFacts("", (ServedModel("chat", "/models/llama"),)),
         ),
         (
             FactsPage.TGI_INFO,
