@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.status.endpoint_status import EndpointStatus
-from control_plane.status.status import RegionStatus, Status, TenantStatus
+from control_plane.status.status import PoolStatus, RegionStatus, Status, TenantStatus
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.traffic_report import TenantReport, busiest_tenants
 
@@ -22,35 +23,18 @@ BAR = 20
 _ACCEPTING = frozenset({EndpointCondition.READY, EndpointCondition.WARMING})
 
 
-class TopRegion(msgspec.Struct, frozen=True):
-    """One region."""
-
-    name: str
-    state: str
-    in_flight: int
-    slots: int
-    requests_per_s: float
-    """Demand of its own clients."""
-    waiting: int
-
-
-class TopPool(msgspec.Struct, frozen=True):
+class TopPool(NamedTuple):
     """One pool."""
 
     region: str
-    model: str
-    in_flight: int
-    slots: int
-    ready: int
-    endpoints: int
-    service_s: float
+    pool: PoolStatus
 
 
 class Top(msgspec.Struct, frozen=True):
     """The busiest regions, pools, endpoints and tenants."""
 
     leader: str | None
-    regions: tuple[TopRegion, ...]
+    regions: tuple[RegionStatus, ...]
     pools: tuple[TopPool, ...]
     """Those with the largest part of their slots in use first."""
     endpoints: tuple[EndpointStatus, ...]
@@ -69,12 +53,9 @@ class Top(msgspec.Struct, frozen=True):
     ) -> Top:
         """Return the first `rows` pools, endpoints and tenants, of one region or of all."""
         pools = [
-            TopPool(each.name, pool.model, pool.in_flight, pool.slots, pool.ready, pool.endpoints, pool.service_s)
-            for each in status.regions
-            if region in (None, each.name)
-            for pool in each.pools
+            TopPool(each.name, pool) for each in status.regions if region in (None, each.name) for pool in each.pools
         ]
-        pools.sort(key=lambda pool: (-_share(pool.in_flight, pool.slots), pool.region, pool.model))
+        pools.sort(key=lambda each: (-_share(each.pool.in_flight, each.pool.slots), each.region, each.pool.model))
         ordered = sorted(
             endpoints,
             key=lambda each: (each.state in _ACCEPTING, -_share(each.in_flight, each.slots), each.region, each.name),
@@ -83,7 +64,7 @@ class Top(msgspec.Struct, frozen=True):
         busiest = busiest_tenants(TenantReport(*astuple(row)) for row in of_regions)
         return cls(
             status.leader.name if status.leader is not None else None,
-            tuple(_region(each) for each in status.regions),
+            status.regions,
             tuple(pools[:rows]),
             tuple(ordered[:rows]),
             max(0, len(ordered) - rows),
@@ -105,32 +86,28 @@ def top_view(top: Top) -> RenderableType:
     return Group(*parts)
 
 
-def _region(region: RegionStatus) -> TopRegion:
-    return TopRegion(
-        region.name,
-        region.state.value,
-        sum(pool.in_flight for pool in region.pools),
-        sum(pool.slots for pool in region.pools),
-        sum(row.requests_per_s for row in region.demand),
-        sum(row.waiting for row in region.spillover),
-    )
-
-
-def _regions(regions: Sequence[TopRegion]) -> Table:
+def _regions(regions: Sequence[RegionStatus]) -> Table:
     numbers = ("requests /s", "waiting", "in flight")
     table = table_of("region", "state", *numbers, "busy", title="Regions", right=numbers)
-    for region in sorted(regions, key=lambda each: (-_share(each.in_flight, each.slots), each.name)):
-        numbers = (f"{region.requests_per_s:.1f}", str(region.waiting), f"{region.in_flight}/{region.slots}")
-        table.add_row(region.name, region.state, *numbers, _bar(region.in_flight, region.slots))
+    for region in sorted(regions, key=lambda each: (-_share(*_load(each)), each.name)):
+        demand = sum(row.requests_per_s for row in region.demand)
+        waiting = sum(row.waiting for row in region.spillover)
+        in_flight, slots = _load(region)
+        numbers = (f"{demand:.1f}", str(waiting), f"{in_flight}/{slots}")
+        table.add_row(region.name, region.state.value, *numbers, _bar(in_flight, slots))
     return table
+
+
+def _load(region: RegionStatus) -> tuple[int, int]:
+    return sum(pool.in_flight for pool in region.pools), sum(pool.slots for pool in region.pools)
 
 
 def _pools(pools: Sequence[TopPool]) -> Table:
     numbers = ("in flight", "ready", "s / request")
     table = table_of("region", "model", *numbers, "busy", title="Pools", right=numbers)
-    for pool in pools:
+    for region, pool in pools:
         ready, load = f"{pool.ready}/{pool.endpoints}", f"{pool.in_flight}/{pool.slots}"
-        table.add_row(pool.region, pool.model, load, ready, f"{pool.service_s:.2f}", _bar(pool.in_flight, pool.slots))
+        table.add_row(region, pool.model, load, ready, f"{pool.service_s:.2f}", _bar(pool.in_flight, pool.slots))
     return table
 
 
