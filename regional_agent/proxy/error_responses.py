@@ -12,12 +12,10 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_formats import (
-    anthropic_type,
     content_type,
     error_body,
     openai_error,
     openai_limit,
-    openai_type,
 )
 from regional_agent.proxy.rate_limit_headers import lines_of_states
 
@@ -27,86 +25,51 @@ REGIONS_HEADER = b"x-penstock-regions"
 ENTRIES_HEADER = b"x-penstock-entries"
 """Response header with the entry URLs of these regions, best first; absent if the policy states none."""
 
-STATUS: dict[Reason, int] = {
-    Reason.INVALID_API_KEY: 401,
-    Reason.TOO_MANY_FAILURES: 429,
-    Reason.TENANT_SUSPENDED: 403,
-    Reason.TIER_UNKNOWN: 403,
-    Reason.ROUTE_NOT_PERMITTED: 403,
-    Reason.MODEL_NOT_FOUND: 404,
-    Reason.LOCATION_UNKNOWN: 451,
-    Reason.NO_PERMITTED_REGION: 451,
-    Reason.MISDIRECTED: 421,
-    Reason.RESIDENCY_DENIED: 451,
-    Reason.NONE_READY: 503,
-    Reason.NO_POLICY: 503,
-    Reason.SATURATED: 429,
-    Reason.NO_IDLE_SLOTS: 429,
-    Reason.BAD_ROUTE_CONTEXT: 403,
-    Reason.ROUTE_CONTEXT_EXPIRED: 403,
-    Reason.TOO_MANY_HOPS: 508,
-    Reason.DEADLINE_PASSED: 504,
-    Reason.ENGINE_FAILED: 502,
-    Reason.BAD_REQUEST: 400,
-    Reason.CONTEXT_LENGTH_EXCEEDED: 400,
-    Reason.NOT_FOUND: 404,
-    Reason.METHOD_NOT_ALLOWED: 405,
-    Reason.UPGRADE_REQUIRED: 426,
-    Reason.NOT_OFFERED: 501,
-    Reason.BODY_TOO_LARGE: 413,
-    Reason.HEAD_TOO_LARGE: 431,
-    Reason.REQUEST_TIMEOUT: 408,
-    Reason.TOO_MANY_CONNECTIONS: 429,
-    Reason.TOO_MANY_REQUESTS: 429,
-    Reason.QUOTA_EXCEEDED: 429,
-    Reason.LOOP_DETECTED: 508,
-    Reason.ENGINE_TIMEOUT: 504,
-    Reason.STREAM_STALLED: 504,
-    Reason.SHUTTING_DOWN: 503,
-    Reason.LEDGER_FULL: 503,
-    Reason.STORE_UNAVAILABLE: 503,
+_RESPONSES: Final[dict[Reason, tuple[int, bool | None]]] = {
+    Reason.INVALID_API_KEY: (401, False),
+    Reason.TOO_MANY_FAILURES: (429, True),
+    Reason.TENANT_SUSPENDED: (403, False),
+    Reason.TIER_UNKNOWN: (403, False),
+    Reason.ROUTE_NOT_PERMITTED: (403, False),
+    Reason.MODEL_NOT_FOUND: (404, False),
+    Reason.LOCATION_UNKNOWN: (451, False),
+    Reason.NO_PERMITTED_REGION: (451, False),
+    Reason.MISDIRECTED: (421, False),
+    Reason.RESIDENCY_DENIED: (451, False),
+    Reason.NONE_READY: (503, True),
+    Reason.NO_POLICY: (503, True),
+    Reason.SATURATED: (429, True),
+    Reason.NO_IDLE_SLOTS: (429, True),
+    Reason.BAD_ROUTE_CONTEXT: (403, False),
+    Reason.ROUTE_CONTEXT_EXPIRED: (403, False),
+    Reason.TOO_MANY_HOPS: (508, False),
+    Reason.DEADLINE_PASSED: (504, None),
+    Reason.ENGINE_FAILED: (502, None),
+    Reason.BAD_REQUEST: (400, False),
+    Reason.CONTEXT_LENGTH_EXCEEDED: (400, False),
+    Reason.NOT_FOUND: (404, False),
+    Reason.METHOD_NOT_ALLOWED: (405, False),
+    Reason.UPGRADE_REQUIRED: (426, False),
+    Reason.NOT_OFFERED: (501, False),
+    Reason.BODY_TOO_LARGE: (413, False),
+    Reason.HEAD_TOO_LARGE: (431, False),
+    Reason.REQUEST_TIMEOUT: (408, True),
+    Reason.TOO_MANY_CONNECTIONS: (429, True),
+    Reason.TOO_MANY_REQUESTS: (429, True),
+    Reason.QUOTA_EXCEEDED: (429, True),
+    Reason.LOOP_DETECTED: (508, False),
+    Reason.ENGINE_TIMEOUT: (504, None),
+    Reason.STREAM_STALLED: (504, None),
+    Reason.SHUTTING_DOWN: (503, True),
+    Reason.LEDGER_FULL: (503, True),
+    Reason.STORE_UNAVAILABLE: (503, True),
 }
-"""Status by reason. Reasons that only exclude one region or endpoint have no status."""
+"""Status by reason, and whether the same request can succeed here later. Reasons that only exclude one region or
+endpoint have none. docs/errors.md describes each."""
 
-RETRIES: dict[Reason, bool | None] = {
-    Reason.INVALID_API_KEY: False,
-    Reason.TOO_MANY_FAILURES: True,
-    Reason.TENANT_SUSPENDED: False,
-    Reason.TIER_UNKNOWN: False,
-    Reason.ROUTE_NOT_PERMITTED: False,
-    Reason.MODEL_NOT_FOUND: False,
-    Reason.LOCATION_UNKNOWN: False,
-    Reason.NO_PERMITTED_REGION: False,
-    Reason.MISDIRECTED: False,
-    Reason.RESIDENCY_DENIED: False,
-    Reason.NONE_READY: True,
-    Reason.NO_POLICY: True,
-    Reason.SATURATED: True,
-    Reason.NO_IDLE_SLOTS: True,
-    Reason.BAD_ROUTE_CONTEXT: False,
-    Reason.ROUTE_CONTEXT_EXPIRED: False,
-    Reason.TOO_MANY_HOPS: False,
-    Reason.DEADLINE_PASSED: None,
-    Reason.ENGINE_FAILED: None,
-    Reason.BAD_REQUEST: False,
-    Reason.CONTEXT_LENGTH_EXCEEDED: False,
-    Reason.NOT_FOUND: False,
-    Reason.METHOD_NOT_ALLOWED: False,
-    Reason.UPGRADE_REQUIRED: False,
-    Reason.NOT_OFFERED: False,
-    Reason.BODY_TOO_LARGE: False,
-    Reason.HEAD_TOO_LARGE: False,
-    Reason.REQUEST_TIMEOUT: True,
-    Reason.TOO_MANY_CONNECTIONS: True,
-    Reason.TOO_MANY_REQUESTS: True,
-    Reason.QUOTA_EXCEEDED: True,
-    Reason.LOOP_DETECTED: False,
-    Reason.ENGINE_TIMEOUT: None,
-    Reason.STREAM_STALLED: None,
-    Reason.SHUTTING_DOWN: True,
-    Reason.LEDGER_FULL: True,
-    Reason.STORE_UNAVAILABLE: True,
-}
+STATUS: Final[dict[Reason, int]] = {reason: status for reason, (status, _) in _RESPONSES.items()}
+
+RETRIES: Final[dict[Reason, bool | None]] = {reason: retry for reason, (_, retry) in _RESPONSES.items()}
 """Whether the same request can succeed here later; None where an engine may have run it, so that the client decides.
 
 Sent as `x-should-retry`, which the SDKs of OpenAI and Anthropic obey (`_base_client.py`); without it they repeat a
@@ -117,47 +80,6 @@ MAX_SDK_WAIT_S: Final = 60
 `retry-after-ms` before `retry-after`."""
 
 _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-retry: false\r\n", None: b""}
-
-MEANING: dict[Reason, str] = {
-    Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
-    Reason.CONTEXT_LENGTH_EXCEEDED: "Prompt and answer together are longer than any endpoint of the model accepts.",
-    Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
-    Reason.TOO_MANY_FAILURES: "Too many invalid keys or tokens came from this address. Check the key.",
-    Reason.TENANT_SUSPENDED: "The tenant of the API key is suspended.",
-    Reason.TIER_UNKNOWN: "The policy in force does not contain the tier of the tenant.",
-    Reason.ROUTE_NOT_PERMITTED: "The tenant may not use this route.",
-    Reason.BAD_ROUTE_CONTEXT: "Between agents: the route context is not signed by this fleet for this region.",
-    Reason.ROUTE_CONTEXT_EXPIRED: "Between agents: the route context is too old. Check the agents' clocks.",
-    Reason.NOT_FOUND: "No resource exists at this path.",
-    Reason.METHOD_NOT_ALLOWED: "The path has no such method; `allow` lists the methods that it has.",
-    Reason.UPGRADE_REQUIRED: "The path is served over WebSocket only.",
-    Reason.NOT_OFFERED: "The API has this path, and this fleet does not offer it.",
-    Reason.MODEL_NOT_FOUND: "The model does not exist.",
-    Reason.REQUEST_TIMEOUT: "The request's head or body did not arrive in time.",
-    Reason.BODY_TOO_LARGE: "The request body exceeds the size limit.",
-    Reason.MISDIRECTED: "This region is forbidden; `x-penstock-regions` and `x-penstock-entries` (URLs) list others.",
-    Reason.SATURATED: "All permitted endpoints are full. Retry after `retry-after` seconds.",
-    Reason.QUOTA_EXCEEDED: "A budget of the tenant or key is used up. Retry after `retry-after` seconds.",
-    Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in total. Use fewer, or retry later.",
-    Reason.TOO_MANY_REQUESTS: "Too many requests a second from this address or the network around it. Send fewer.",
-    Reason.HEAD_TOO_LARGE: "The request line and headers exceed the limit for size or number.",
-    Reason.LOCATION_UNKNOWN: "The policy depends on the client's location, which is unknown.",
-    Reason.NO_PERMITTED_REGION: "The policy permits no region for this request.",
-    Reason.RESIDENCY_DENIED: "The policy forbids this region for this request.",
-    Reason.ENGINE_FAILED: "Engines failed, before a response began or during it.",
-    Reason.NONE_READY: "The model is ready in no permitted region. Retry after `retry-after` seconds.",
-    Reason.NO_POLICY: "This agent has not received a policy yet.",
-    Reason.DEADLINE_PASSED: "The response was not complete at the deadline; see `x-request-timeout-ms`.",
-    Reason.ENGINE_TIMEOUT: "The engine did not begin to respond in time. It may have started, so there was no retry.",
-    Reason.STREAM_STALLED: "The engine stopped sending during a stream. Sent as the last event of the stream.",
-    Reason.SHUTTING_DOWN: "The agent stops, and the request did not end within `shutdown_grace_s`. Retry at once.",
-    Reason.LEDGER_FULL: "The agent has no room for records of use, and its settings refuse requests without a record.",
-    Reason.STORE_UNAVAILABLE: "The store of files and batches cannot be reached, or too many uploads run at once.",
-    Reason.LOOP_DETECTED: "The request returned to an agent that had forwarded it.",
-    Reason.NO_IDLE_SLOTS: "Between agents: a request with a priority took the slot of the batch request.",
-    Reason.TOO_MANY_HOPS: "Between agents: the request was forwarded more than once.",
-}
-"""Description of each reason, for the documentation."""
 
 
 def error_format_of(request: Request) -> ErrorFormat:
@@ -226,23 +148,3 @@ def message_error(refusal: Refusal, error_format: ErrorFormat, request_id: str) 
     status, code = STATUS[refusal.reason], refusal.reason.value
     body = error_body(error_format, status, code, refusal.detail, request_id=request_id)
     return b'{"type":"error",' + body[1:] if error_format is ErrorFormat.OPENAI else body
-
-
-_RETRY_WORDS: Final = {True: "yes", False: "no", None: "client"}
-
-
-def reasons_table() -> str:
-    """The table in docs/errors.md: every reason that ends a request, by status."""
-    rows = sorted(
-        (status, reason.value, _RETRY_WORDS[RETRIES[reason]], MEANING[reason]) for reason, status in STATUS.items()
-    )
-    lines = ["| status | code | OpenAI type | Anthropic type | retry | meaning |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {status} | `{code}` | `{openai_type(status)}` | `{anthropic_type(status)}` | {retry} | {meaning} |"
-        for status, code, retry, meaning in rows
-    ]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(reasons_table())
