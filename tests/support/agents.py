@@ -170,7 +170,11 @@ class Agent:
     @property
     def offered(self) -> list[tuple[str, str]]:
         """Model and residency class of each request that the demand contains, by the first request of each kind."""
-        return [kind for kind, rate in self.demand._rates.items() for _ in range(rate.arrived)]
+        return [
+            (model, residency)
+            for (model, residency, _), rate in self.demand._rates.items()
+            for _ in range(rate.arrived)
+        ]
 
     def held(self) -> int:
         """Number of active reservations."""
