@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -11,6 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
@@ -25,6 +30,8 @@ from tests.support.created_tenants import TIERS, created, created_key, put, remo
 from tests.support.planet import plan, policy
 from tests.support.sockets import RawClient, engine, post
 from tests.support.wait import until
+
+AGENTS = 100
 
 KEY = "Authorization: Bearer one"
 
@@ -91,6 +98,51 @@ async def test_a_queued_request_is_refused(tmp_path: Path) -> None:
         put(agent.config.tenants, created("acme", created_key("one", revoked_at=1.0)))
         assert code((await client.answer()).body) == "invalid_api_key"
         assert agent.waiting() == 0
+
+
+@pytest.mark.long
+async def test_a_revocation_reaches_queued_requests_at_100_agents(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    """Through a real etcd, which each agent follows by itself; the time until the last queued request is refused."""
+    shared = with_tiers(anonymous_tenant="open")
+    shard = keys.tenant_shard(shard_of("acme"))
+    async with AsyncExitStack() as stack:
+        gpu = await stack.enter_async_context(engine(streams_forever))
+        stores = [EtcdStore([own_etcd.endpoint]) for _ in range(AGENTS + 1)]
+        for store in stores:
+            stack.push_async_callback(store.close)
+        *followed, writing = stores
+        await writing.commit((), (Put(shard, encode(TenantShard((created("acme", "one"),)))),))
+        clients = []
+        for number, store in enumerate(followed):
+            directory = tmp_path / str(number)
+            agent, _ = await stack.enter_async_context(full(directory, gpu.address, policy=shared))
+            registry = TenantRegistry(store, directory, Random(number))
+            registry.index = agent.config.tenants
+            registry.start()
+            stack.push_async_callback(registry.stop)
+            await registry.wait_read()
+            clients.append(await RawClient.connect(agent.traffic))
+            clients[-1].send(post(BODY, KEY))
+            await until(lambda agent=agent: agent.waiting() == 1)
+            await enforced(agent)
+        ended_s: list[float] = []
+
+        async def ends(client: RawClient) -> None:
+            assert code((await client.answer()).body) == "invalid_api_key"
+            ended_s.append(time.monotonic() - began)
+
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(ends(client))
+            began = time.monotonic()
+            revoked = created("acme", created_key("one", revoked_at=1.0))
+            await writing.commit((), (Put(shard, encode(TenantShard((revoked,)))),))
+        ended_s.sort()
+        print(f"queued requests refused after {ended_s[AGENTS // 2]:.2f} s (median), {ended_s[-1]:.2f} s (last)")
+        # All agents share one process here: the target of a second is for agents of their own.
+        assert ended_s[-1] < 5.0
+        for client in clients:
+            client.close()
 
 
 @CHANGES

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from math import inf
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from adapters.access.login_failures import MAX_ADDRESSES
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Model
@@ -230,6 +233,28 @@ def test_a_flood_of_wrong_keys_evicts_no_sender_and_is_limited_by_address(monkey
     assert here.whose("blue", peer_ip="10.0.0.1") == ("blue", "DE")
     assert len(here.authorization._senders) == len(here.authorization._keyring._cached) == 2
     assert len(here.authorization._failures) == 2
+
+
+@pytest.mark.long
+def test_a_million_wrong_keys_and_tokens_need_constant_memory() -> None:
+    """From one address, from many, and with the form of tokens; measured from the first tenth, when all limits are
+    reached."""
+    here, pages_bytes = Here(policy()), 4096
+    token = b64encode(b'{"alg":"RS256","kid":"%d"}' % 1).decode().rstrip("=")
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * pages_bytes
+
+    early_bytes = 0
+    for number in range(1_000_000):
+        peer_ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}" if number % 2 else "10.0.0.1"
+        key = f"{token}.{number}.x" if number % 3 == 0 else f"wrong-{number}"
+        assert here.whose(key, peer_ip=peer_ip) in (Reason.INVALID_API_KEY, Reason.TOO_MANY_FAILURES)
+        if number == 100_000:
+            early_bytes = resident_bytes()
+    assert resident_bytes() - early_bytes < 2 * 1024 * 1024
+    assert len(here.authorization._failures) <= MAX_ADDRESSES
+    assert here.whose("red", peer_ip="10.0.0.1") == ("red", "DE")
 
 
 def test_long_tokens_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
