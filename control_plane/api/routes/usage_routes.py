@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from msgspec.structs import replace
 
 from control_plane.api.openapi import returns
@@ -37,6 +37,17 @@ By = Annotated[
 ]
 First = Annotated[date | None, Query(alias="from", description="First day (UTC). Default: the first of the month.")]
 Last = Annotated[date | None, Query(alias="to", description="Last day (UTC), included. Default: today.")]
+
+
+def _days(first: First = None, last: Last = None) -> tuple[date, date]:
+    end = last or datetime.now(UTC).date()
+    begin = first or end.replace(day=1)
+    if begin > end or (end - begin).days >= MAX_DAYS:
+        raise Problem(422, f"`from` must be at most {MAX_DAYS} days before `to`; correct one of them")
+    return begin, end
+
+
+Days = Annotated[tuple[date, date], Depends(_days)]
 Top = Annotated[
     int | None,
     Query(ge=1, le=MAX_TOP, description="Only the groups that are largest by `order`; the others are summed up."),
@@ -52,9 +63,8 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
     @router.get("/usage", responses=returns(UsageAnswer, "The sums, and what they lack."))
     async def usage(
         caller: Viewer,
+        days: Days,
         by: By = "tenant",
-        first: First = None,
-        last: Last = None,
         tenant: OfTenant = None,
         top: Top = None,
         order: Order = UsageOrder.REQUESTS,
@@ -65,12 +75,7 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
         names what the sums lack. The segments of the current minute are not in the store yet.
         """
         policy = require_policy(view.policy)
-        today = datetime.now(UTC).date()
-        end = last or today
-        begin, wanted = first or end.replace(day=1), dimensions(by.split(","))
-        question = UsageRequest(stores_of(policy), begin, end, wanted, tenant, top, order)
-        if question.first_day > end or (end - question.first_day).days >= MAX_DAYS:
-            raise Problem(422, f"`from` must be at most {MAX_DAYS} days before `to`; correct one of them")
+        question = UsageRequest(stores_of(policy), *days, dimensions(by.split(",")), tenant, top, order)
         if not question.stores:
             raise Problem(409, NO_STORE)
         try:
