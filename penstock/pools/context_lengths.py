@@ -69,7 +69,8 @@ class ContextLengths:
 
     def too_short(self, likely: int) -> frozenset[str]:
         """Return the endpoints that a request does not fit into; all but the largest if it fits into none."""
-        return frozenset.intersection(*self._others[self.lengths.index(self.smallest_fitting(likely)) :])
+        fitting = self.lengths.index(self.smallest_fitting(likely))
+        return frozenset.intersection(*self._others[fitting:])
 
     def excluded(self, likely: int, views: Sequence[EndpointView], tried: Container[str]) -> frozenset[str]:
         """Return the endpoints that a request is not sent to now.

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.1
 """Period (s) of the timer."""
 
-YIELD_S: Final = 0.06
+YIELD_S = 0.06
 """Time (s) for which an agent leaves a free slot to another agent: the other agent detects the slot within about 20 ms,
-and its use is visible to all agents after about the same time again."""
+and its use is visible to all agents after about the same time again. Not Final: mypyc would copy the value into the
+code, where tests cannot change it."""
 
 MAX_AT_ONCE: Final = 256
 """Number of requests that one pass dispatches; the next pass dispatches the remaining requests."""

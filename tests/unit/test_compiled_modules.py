@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 
 import pytest
@@ -76,6 +77,22 @@ def _does_something(node: ast.AST) -> bool:
 @pytest.mark.parametrize("file", COMPILED)
 def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -> None:
     assert problems((ROOT / file).read_text()) == []
+
+
+def test_no_test_replaces_a_constant_that_is_in_the_compiled_code() -> None:
+    """mypyc copies the value of a Final: a test of the compiled router would run with the value that it replaces."""
+    constants = {}
+    for file in COMPILED:
+        names = re.findall(r"^([A-Z][A-Z_]+): Final", (ROOT / file).read_text(), re.MULTILINE)
+        constants[file.removesuffix(".py").replace("/", ".")] = set(names)
+    found = set()
+    for path in (ROOT / "tests" / "integration").glob("test_*.py"):
+        text = path.read_text()
+        replaced = set(re.findall(r'setattr\(\w+, "([A-Z][A-Z_]+)"', text))
+        imported = re.findall(r"^from ([\w.]+) import (.+)$", text, re.MULTILINE) if replaced else ()
+        modules = {f"{package}.{name.split(' as ')[0]}" for package, names in imported for name in names.split(", ")}
+        found |= {(path.name, module, name) for module in modules for name in constants.get(module, set()) & replaced}
+    assert found == set()
 
 
 @pytest.mark.parametrize(
