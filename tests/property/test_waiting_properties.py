@@ -137,6 +137,7 @@ class Room(RuleBasedStateMachine):
             route_context=None,
             estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
             policy=SimpleNamespace(models={name: Model(name) for name in MODELS}),
+            job_deadline_at=None,
             residency=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
         waiter = Waiter(context)
