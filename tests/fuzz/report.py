@@ -27,7 +27,14 @@ from tests.support.policy_bundle import BUNDLE
 WORDS = (
     *(b'"region":"eu-de"', b'"agent":"agent-1"', b'"epoch":1', b'"seq":1', b'"sent_at":0', b'"pools":[', b'"demand":['),
     *(b'"peers":[{"region":"us-east","state":"failed","rtt_ms":1}]', b'"request_counts":{', b'"objectives":['),
-    *(b'"endpoints":[["a","b",["m"],"z","h100","ready",1,0]]', b"1e308", b"-1", b"18446744073709551615", b"null"),
+    *(
+        b'"endpoints":[["a","b",["m"],"z","h100","ready",1,0]]',
+        b'"tenants":[["t",1,2]]',
+        b"1e308",
+        b"-1",
+        b"18446744073709551615",
+        b"null",
+    ),
     *(b'{"model":"m","endpoints":1,"ready":1,"slots":4,"in_flight":0,"service_s":1.0}', b"\\ud800", b"\n{"),
 )
 
