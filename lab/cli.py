@@ -20,9 +20,7 @@ COMMANDS = {
     "replay": "lab.commands.replay_command:replay",
     "sim": "lab.commands.sim_command:sim",
     "simulate-batches": "lab.commands.simulate_batches_command:simulate_batches",
-    "simulate-scaling": "lab.commands.simulate_scaling_command:simulate_scaling",
     "simulate-week": "lab.commands.simulate_week_command:simulate_week_command",
-    "simulate-world": "lab.commands.simulate_world_command:simulate_world",
     "wan": "lab.commands.wan_command:wan",
 }
 """Commands by name, imported on demand so that an engine process does not import the demo."""

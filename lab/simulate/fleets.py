@@ -94,9 +94,6 @@ class EngineFleet(Protocol[Read]):
     def busy_s(self, index: int) -> float:
         """Return the total busy time (s) of the engine."""
 
-    def set_slowness(self, index: int, factor: float) -> None:
-        """Slow an engine by a factor from now on."""
-
 
 class ChatFleet:
     """Continuous-batching engines of a language model."""
@@ -160,10 +157,6 @@ class ChatFleet:
         """As `EngineFleet.busy_s`."""
         return self._engines[index].busy_s
 
-    def set_slowness(self, index: int, factor: float) -> None:
-        """As `EngineFleet.set_slowness`."""
-        self._engines[index].slowness = factor
-
 
 class ImageFleet:
     """Engines that run one image job at a time, in order of arrival."""
@@ -208,10 +201,6 @@ class ImageFleet:
     def busy_s(self, index: int) -> float:
         """As `EngineFleet.busy_s`."""
         return self._engines[index].busy_s
-
-    def set_slowness(self, index: int, factor: float) -> None:
-        """As `EngineFleet.set_slowness`."""
-        self._engines[index].speed = self.kinds[index].speed / factor
 
 
 class _SingleSlotEngine:

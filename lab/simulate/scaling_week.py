@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.simulate.forecast_errors import WEEK_S, real_traces
-from lab.simulate.scaling import HPA_STABLE_S, SERVICE_S, SLOTS, TARGET, cancel_endpoints, recommending_policy
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
@@ -29,12 +28,23 @@ from penstock.fleet.traffic_report import SpilloverReport
 from penstock.planning.forecasting.forecast import DAY_S, Forecaster
 from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.planning.share_moves import Key
-from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Scaling
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.scaling.recommender import Recommender
 
 STEP_S = 30.0
 """Interval (s) of decisions and of measurements; KEDA polls at this interval by default."""
+
+SLOTS = 8
+SERVICE_S = 4.0
+TARGET = 0.8
+
+HPA_STABLE_S = 300.0
+"""Default of an HPA's `scaleDown.stabilizationWindowSeconds`."""
 
 COLD_START_S = 180.0
 MEAN_PER_S = 40.0
@@ -181,7 +191,14 @@ def foresight(demand: Mapping[str, Sequence[float]]) -> Autoscaler:
 
 def penstock(target: float, *, reserve: bool) -> Autoscaler:
     """Penstock's recommendations at a target utilisation (0-1); `reserve` is for the loss of a region."""
-    policy = recommending_policy(LONGITUDES, COLD_START_S, reserve=reserve, target=target)
+    policy = Policy(
+        {name: Region(name, "DE", 40.0, longitude) for name, longitude in LONGITUDES.items()},
+        {"m": Model("m", SERVICE_S, scaling=Scaling(COLD_START_S, min_endpoints=1))},
+        {},
+        (),
+        spillover=Spillover(target_utilisation=target),
+        objective=Objective(survive_one_loss=reserve),
+    )
     forecaster, recommender, names = Forecaster(), Recommender(), tuple(sorted(LONGITUDES))
 
     def desired(step: int, loads: Mapping[str, RegionLoad]) -> Mapping[str, int]:
@@ -235,9 +252,20 @@ def simulate_week(name: str, desired: Autoscaler, demand: Mapping[str, Sequence[
             changes += step >= STEPS_A_WEEK and count != ordered[region]
             if count > ordered[region]:
                 starting[region].append((step + int(COLD_START_S / STEP_S), count - ordered[region]))
-            cancel_endpoints(starting[region], ready, region, ordered[region] - count)
+            _cancel(starting[region], ready, region, ordered[region] - count)
             ordered[region] = count
     return WeekResult(name, below / STEPS_A_WEEK / len(demand), gpu_s / 3600.0, changes)
+
+
+def _cancel(starting: deque[tuple[float, int]], ready: dict[str, int], region: str, fewer: int) -> None:
+    """Remove endpoints of a region, starting endpoints before ready endpoints."""
+    while fewer > 0 and starting:
+        at, count = starting.pop()
+        if count > fewer:
+            starting.append((at, count - fewer))
+        fewer -= min(count, fewer)
+    if fewer > 0:
+        ready[region] -= fewer
 
 
 def week_results(traces: Path, week: Week = Week.M_SMALL, block: int = 0) -> Iterator[WeekResult]:

@@ -18,8 +18,6 @@ class SimulatedEngine:
         """Create an idle engine with a loaded model."""
         self.busy_s = 0.0
         """Total duration (s) of all passes."""
-        self.slowness = 1.0
-        """Factor for the durations of the passes that begin from now on."""
         self._clock = clock
         self._model = batching_model(model, accelerator, max_num_seqs)
         self._watchers: dict[Sequence, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -55,7 +53,6 @@ class SimulatedEngine:
     def _begin(self) -> None:
         self._step = self._model.begin(HORIZON_S)
         if self._step is not None:
-            self._step.durations_s[:] = [duration_s * self.slowness for duration_s in self._step.durations_s]
             self._began_at = self._clock.now
             self._wait()
 
