@@ -123,7 +123,9 @@ class ForwardedAttempt:
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """Exclude the region after its agent refused the request without starting it."""
         context.failed_because = Reason.SATURATED
-        context.broken += reason is Reason.ENGINE_FAILED
+        if reason is Reason.ENGINE_FAILED:
+            context.broken += 1
+            context.reported_error = context.reported_error or f"one in {self.region} failed"
         if reason is Reason.NO_IDLE_SLOTS:
             context.preempted()
             reason = Reason.SATURATED

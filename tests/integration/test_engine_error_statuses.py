@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.tenants import Tenant
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import JSON_ANSWER, SSE_HEAD, ask, chunk
+from tests.support.chats import JSON_ANSWER, SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import ReceivedRequest, Script, ScriptedEngine, engine
 
@@ -191,6 +191,16 @@ async def test_a_request_that_the_only_engine_of_a_serving_region_fails_is_sent_
         assert "x-penstock-engine-failed" not in answer.headers
         assert origin.counted() == {"ok": 2, "engine_error": 1}
         assert (east.held(), es.held(), origin.held()) == (0, 0, 0)
+
+
+async def test_an_error_with_status_200_in_the_only_region_left_is_an_engines(tmp_path: Path) -> None:
+    async with (
+        engine(fails(200)) as bad,
+        running_agent(tmp_path / "east", [bad.address], region="us-east") as east,
+        running_agent(tmp_path / "origin", [], peers={"us-east": east.peer}) as origin,
+    ):
+        answer = await ask(origin, body=request())
+        assert (answer.status, code(answer.body), b"us-east" in answer.body) == (502, "engine_failed", True)
 
 
 async def test_two_failed_engines_of_a_serving_region_end_a_request(tmp_path: Path) -> None:
