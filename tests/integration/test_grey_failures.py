@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,12 @@ from penstock.health.region_health import RegionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
+from tests.integration.test_burst_endpoints import PRICE, use_price
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import chunk
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
+from tests.support.serverless import ServerlessEndpoint
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
@@ -201,7 +204,7 @@ class Freezing:
 
 @asynccontextmanager
 async def frozen_after_a_history(
-    directory: Path, siblings: int, *, streaming: bool = True
+    directory: Path, siblings: int, *, streaming: bool = True, **fields: Any
 ) -> AsyncIterator[tuple[Agent, Freezing]]:
     """Run an agent whose first engine freezes after it has served, with siblings, or with another region if none."""
     freezing = Freezing()
@@ -213,7 +216,7 @@ async def frozen_after_a_history(
             elsewhere = running_agent(directory / "elsewhere", [well[0].address], region="eu-es", limits=LIMITS)
             peers["eu-es"] = (await stack.enter_async_context(elsewhere)).peer
         here = [hung.address, *(engine.address for engine in well[:siblings])]
-        running = await stack.enter_async_context(running_agent(directory, here, limits=LIMITS, peers=peers))
+        running = await stack.enter_async_context(running_agent(directory, here, limits=LIMITS, peers=peers, **fields))
         running.endpoints.start()
         stack.push_async_callback(running.endpoints.stop)
         await until(lambda: running.endpoints.pool(MODEL).ready == len(here))
@@ -291,15 +294,19 @@ async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Pa
 
 
 async def test_a_request_without_another_target_stays_at_a_frozen_engine(tmp_path: Path) -> None:
-    async with frozen_after_a_history(tmp_path, 0) as (running, _):
-        running.peers.states["eu-es"] = RegionState.FAILED
-        asked = asyncio.create_task(ask(running))
-        frozen = running.endpoints.pool(MODEL).endpoints[0]
-        await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
-        assert not asked.done()
-        running.peers.states["eu-es"] = RegionState.HEALTHY
-        asked.cancel()
-        await until(lambda: running.held() == 0)
+    async with ServerlessEndpoint() as burst:
+        entry = {"url": burst.url, "slots": 4}
+        async with frozen_after_a_history(tmp_path, 0, burst=[entry]) as (running, _):
+            running.peers.states["eu-es"] = RegionState.FAILED
+            asked = asyncio.create_task(ask(running))
+            frozen = running.endpoints.pool(MODEL).endpoints[0]
+            await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
+            assert not asked.done()
+            asked.cancel()
+            await until(lambda: running.held() == 0)
+            use_price(running, PRICE)
+            assert (await ask(running)).status == 200
+            assert len(burst.targets) == 1
 
 
 @pytest.mark.parametrize("streaming", [True, False])
