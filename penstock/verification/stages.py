@@ -99,8 +99,8 @@ def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:
 
 
 def at_pools(policy: Policy) -> Iterator[Breach]:
-    """Check that nobody may use a model that is reserved for others, nor its adapters. All ways to a model end in these
-    permissions: its name, a name that it serves, and fallbacks."""
+    """Check that no sender may use a model that is reserved for others, nor its adapters. All ways to a model end in
+    these permissions: its name, a name that it serves, and fallbacks."""
     for sender in policy.senders.values():
         restrictions = restrictions_of(policy, sender)
         for model in policy.models.values():

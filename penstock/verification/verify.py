@@ -19,7 +19,7 @@ The properties and their proofs:
    regions only (`stages.at_job_stores`).
 7. *No DNS name resolves to a forbidden region* of any of its tenants, with a client subnet or without
    (`dns_checks`).
-8. *Nobody reaches a model that is reserved for others* (`stages.at_pools`).
+8. *No sender reaches a model that is reserved for others* (`stages.at_pools`).
 9. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
 While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.

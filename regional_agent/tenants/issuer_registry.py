@@ -136,6 +136,9 @@ class IssuerRegistry:
             log.error("keys of an issuer are not used", issuer=name, reason=str(error))
             return False
         self._sets[name], self._keys[name] = key_set, usable
+        if key_set.issuer in self._asked_at:
+            # Answered: the leader is asked no more.
+            self._asked_at[key_set.issuer] = min(self._asked_at[key_set.issuer], self._clock() - ANSWER_S)
         self._changed.set()
         self._changed = asyncio.Event()
         for jwk in () if before is None else before.keys:
