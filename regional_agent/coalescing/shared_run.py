@@ -19,6 +19,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, REFUSAL_HEADER, Header
 from regional_agent.http.messages import Request, status_line, with_common_lines
 from regional_agent.http.request_handler import Handler
+from regional_agent.http.waiting_request import CompleteRequest
 from regional_agent.jobs.internal_connection import (
     ConnectionLost,
     InternalRequests,
@@ -234,7 +235,7 @@ class SharedRun:
         return len(clients) if complete else 0
 
 
-class RunClient:
+class RunClient(CompleteRequest):
     """The handler of a client's request that shares a run."""
 
     def __init__(self, run: SharedRun, client: Client) -> None:
@@ -306,12 +307,6 @@ class RunClient:
         if writable:
             self._behind_bytes = 0
         self._run.clients_changed()
-
-    def on_request_body(self, chunk: bytes) -> None:
-        """Not called: the request is complete."""
-
-    def on_request_end(self) -> None:
-        """Not called: the request is complete."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
         """Leave the run, and refuse the request: another tenant needs the memory of its body."""

@@ -1,4 +1,4 @@
-"""The handler of a complete request that waits: for a look-up, or for the response of another request."""
+"""Handlers of complete requests, which need no further part of a body."""
 
 from __future__ import annotations
 
@@ -18,8 +18,25 @@ Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
 log = structlog.get_logger()
 
 
-class WaitingRequest:
-    """Handles a request of whose response no part has been written."""
+class CompleteRequest:
+    """The part of a handler that a complete request needs not."""
+
+    def on_client_writable(self, writable: bool) -> None:
+        """Do nothing: no part of the response has been written."""
+
+    def on_request_body(self, chunk: bytes) -> None:
+        """Not called: the request is complete."""
+
+    def on_request_end(self) -> None:
+        """Not called: the request is complete."""
+
+    def drop_body(self) -> bool:
+        """Return False: the request may yet be sent."""
+        return False
+
+
+class WaitingRequest(CompleteRequest):
+    """Handles a request that waits for a look-up, and of whose response no part has been written."""
 
     def __init__(self, on_gone: Callable[[], None], on_refused: Callable[[Refusal], None]) -> None:
         """Create the handler.
@@ -35,22 +52,9 @@ class WaitingRequest:
         """End the wait."""
         self._on_gone()
 
-    def on_client_writable(self, writable: bool) -> None:
-        """Do nothing: no part of the response has been written."""
-
-    def on_request_body(self, chunk: bytes) -> None:
-        """Not called: the request is complete."""
-
-    def on_request_end(self) -> None:
-        """Not called: the request is complete."""
-
     def on_request_refused(self, refusal: Refusal) -> None:
         """End the wait, and refuse the request."""
         self._on_refused(refusal)
-
-    def drop_body(self) -> bool:
-        """Return False: the request may yet be sent."""
-        return False
 
 
 def serve_after(

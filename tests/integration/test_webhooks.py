@@ -27,7 +27,7 @@ from penstock.jobs.webhook import DELAYS_S, MAX_ATTEMPTS, signature_of
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
-from regional_agent.jobs.webhooks import webhook_request
+from regional_agent.jobs.webhooks import webhook_request, webhook_sender
 from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys, read_webhook_keys
 from regional_agent.jobs.webhooks.webhook_request import WebhookClient, WebhookFailed
 from regional_agent.jobs.webhooks.webhook_sender import MAX_RUNNING_OF_TENANT, WebhookSender
@@ -68,7 +68,8 @@ async def receiver(response: bytes = b"HTTP/1.1 204 No Content\r\n\r\n") -> Asyn
         yield found
 
 
-async def test_the_ends_of_jobs_and_batches_arrive_signed(tmp_path: Path) -> None:
+async def test_the_ends_of_jobs_and_batches_arrive_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_sender, "POLL_S", 0.2)
     store = job_store(tmp_path / "store", webhook_networks=("127.0.0.0/8",))
     async with (
         engine(embeds) as gpu,

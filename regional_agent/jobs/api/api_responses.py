@@ -15,6 +15,7 @@ from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, status_line, with_common_lines
+from regional_agent.http.waiting_request import CompleteRequest
 from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.response_head import ResponseHead
@@ -91,7 +92,7 @@ def store_unavailable(error: StoreUnavailable) -> Refusal:
     return Refusal(Reason.STORE_UNAVAILABLE, detail, retry_after_s=MIN_RETRY_S)
 
 
-class WaitingResponse:
+class WaitingResponse(CompleteRequest):
     """The handler of a request whose response waits for the store."""
 
     def __init__(
@@ -176,12 +177,6 @@ class WaitingResponse:
     def on_client_writable(self, writable: bool) -> None:
         """Apply the client's back-pressure to the reads of the store."""
         self._writable.set() if writable else self._writable.clear()
-
-    def on_request_body(self, chunk: bytes) -> None:
-        """Not called: only complete requests wait."""
-
-    def on_request_end(self) -> None:
-        """Not called: only complete requests wait."""
 
     def on_request_refused(self, refusal: Refusal) -> None:
         """Refuse the request: another tenant needs the memory of its body."""

@@ -218,17 +218,11 @@ class JobRoutes:
 
     async def _upload_answer(self, operation: Operation, request: Request, api: UploadsApi) -> Answer:
         item, body = operation.item, bytes(request.body)
-        match operation.name:
-            case "create upload":
-                return await api.create(body)
-            case "upload urls":
-                return await api.urls(item, body)
-            case "complete upload":
-                return await api.complete(item, body)
-            case "cancel upload":
-                return await api.cancel(item)
-            case _:
-                return await api.show(item)
+        if operation.name == "create upload":
+            return await api.create(body)
+        if operation.name in ("upload urls", "complete upload"):
+            return await (api.urls if operation.name == "upload urls" else api.complete)(item, body)
+        return await (api.cancel if operation.name == "cancel upload" else api.show)(item)
 
     async def _holder(self, item: str, tenant: str, permitted: frozenset[str], own: OpenStore) -> OpenStore:
         """Return the store that has a file or job: that of the region, or one of a region whose jobs it may finish."""

@@ -72,10 +72,6 @@ class WebhookSender:
         self._not_before: dict[EventPaths, float] = {}
         """Unix time (s) at which a webhook is due."""
 
-    def wake(self) -> None:
-        """Look for webhooks now."""
-        self._wake.set()
-
     async def run(self) -> None:
         """Send webhooks until cancelled."""
         try:
