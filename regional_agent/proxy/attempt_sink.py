@@ -23,6 +23,7 @@ from regional_agent.proxy.responses.continued_response import ContinuedResponse,
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import (
+    ERROR_STATUS,
     MODEL_MISSING,
     UNEXPLAINED,
     USAGE_REFUSED,
@@ -96,7 +97,9 @@ class AttemptSink(TargetSink):
         self._writer: ClientResponse | None = None
         """Writes the response to the client; None before its first byte, and for a tunnel."""
         self._rejection = b""
-        """The body of the rejection, if it decides what follows; at most a read more than MAX_READ_BYTES."""
+        """The body of the rejection, if it is needed; at most a read more than MAX_READ_BYTES."""
+        self.engine_error: tuple[int, list[bytes], bytes] | None = None
+        """Status, header lines and body of the last error by which an engine failed the request, if it was short."""
         self.owner: AttemptOwner | None = None
         """The exchange; None after its end, so that it is freed without the cyclic garbage collector."""
         self.attempt: Attempt | None = None
@@ -158,7 +161,7 @@ class AttemptSink(TargetSink):
             if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
                 owner.fail(failure)
         elif self._rejected_because is not None:
-            if self._rejected_because is UNEXPLAINED and len(self._rejection) <= MAX_READ_BYTES:
+            if self._rejected_because in (UNEXPLAINED, ERROR_STATUS) and len(self._rejection) <= MAX_READ_BYTES:
                 self._rejection += chunk
         elif intake is None:
             self._begin(chunk)
@@ -351,12 +354,12 @@ class AttemptSink(TargetSink):
             owner.retry(RetryReason.USAGE_REFUSED)
             return True
         following: RetryReason | Refusal | None
+        body, now = self._rejection, self._proxy.clock()
+        is_whole = is_whole and len(body) <= MAX_READ_BYTES
         if reason is UNEXPLAINED:
-            body, now = self._rejection, self._proxy.clock()
-            is_whole = is_whole and len(body) <= MAX_READ_BYTES
             following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
         else:
-            following = after_rejection(self._proxy, context, attempt, reason, self._proxy.clock())
+            following = after_rejection(self._proxy, context, attempt, reason, now)
         if following is None:
             self._rejected_because = None
         elif isinstance(following, Refusal):
@@ -364,8 +367,15 @@ class AttemptSink(TargetSink):
         else:
             if reason is MODEL_MISSING and isinstance(attempt, LocalAttempt):
                 self.lacking = attempt
+            elif following is RetryReason.ENGINE_ERROR and self._head is not None:
+                self.engine_error = self._kept_error(self._head, attempt, body) if is_whole else None
             owner.retry(following)
         return following is not None
+
+    def _kept_error(self, head: ResponseHead, attempt: Attempt, body: bytes) -> tuple[int, list[bytes], bytes]:
+        lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
+        own = self._proxy.response_headers.lines(self._context, attempt.endpoint_name)
+        return head.status, [lines.partition(b"\r\n")[2], own], body
 
     def _leaves(self, error: AnswerError) -> bool:
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""

@@ -47,6 +47,7 @@ _SENT: Final = SpanEvent.SENT
 _OK: Final = Outcome.OK
 _REVOKED: Final = Outcome.REVOKED
 _SATURATED: Final = Reason.SATURATED
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -319,6 +320,11 @@ class Exchange(AttemptOwner):
             self._cut(response.not_moved(refusal), None if response.has_begun else outcome)
             return
         status, lines, body = refusal_of_context(proxy, context, refusal)
+        error = self._sink.engine_error
+        if error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
+            # No other target could serve the request after all.
+            status, lines, body = error
+            outcome = Outcome.ENGINE_ERROR
         if outcome is None:
             own_deadline, is_batch = context.own_deadline, context.is_batch
             outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
