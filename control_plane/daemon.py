@@ -301,7 +301,7 @@ class ControlPlane:
             sign_in: sign-in at the identity provider; None: callers sign in with credentials only.
         """
         identity = self._sessions.identity
-        fleet = f"{identity.id.trust_domain}{identity.binding.prefix}"
+        fleet = f"{identity.id.trust_domain}{identity.prefix}"
         browsers = BrowserSessions(browser_secret or os.urandom(32), fleet=fleet)
         geoip = geoip or GeoIpLookup(None)
         view, reporter, actions = self.view, self.reporter, self._rollout_actions

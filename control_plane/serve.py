@@ -15,7 +15,6 @@ import uvloop
 from fastapi import FastAPI
 
 from adapters.access.api_keys import ApiKeys
-from adapters.configuration.setting_values import fleet_binding
 from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
@@ -30,10 +29,8 @@ from adapters.loop_errors import report_loop_error
 from adapters.loopback import is_loopback
 from adapters.object_store.store_opening import open_store
 from adapters.service_manager import ServiceManager
-from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
-from adapters.store.signing_again import sign_again_when_due
 from adapters.tls_contexts import ClientTls, ServerTls
 from control_plane.api.serving.forwarded_for import behind_proxies, is_proxy
 from control_plane.api.serving.http_server import HttpServer
@@ -83,8 +80,8 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
         _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
-    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, binding=binding)
+    prefix = settings.etcd_prefix
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, prefix=prefix)
     http = httpx.AsyncClient()
     admin_token = SecretFile(settings.admin_token_file, load_admin_token)
     oidc = _oidc(settings, http)
@@ -156,11 +153,6 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         asyncio.create_task(keep_checking(watched), name="files"),
         asyncio.create_task(control_plane.metrics.internal.loop_delay.measure(), name="event loop delay"),
     ]
-    if binding.accepts_earlier_form:
-        _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)
-        elector, own_key = control_plane.elector, keys.control_plane(settings.name)
-        signing = sign_again_when_due(store, binding, lambda: own_key if elector.epoch is None else keys.ROOT)
-        background.append(asyncio.create_task(signing, name="signing again"))
     _log.info("listening", name=settings.name, url=url)
     service_manager = ServiceManager.from_environment()
     await service_manager.ready()

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,7 +20,7 @@ from pydantic import (
 )
 
 from adapters.access.callers import Role
-from adapters.configuration.setting_values import host_port, listed, upgrade_time
+from adapters.configuration.setting_values import host_port, listed
 from adapters.configuration.settings_loader import load_with_origins
 from adapters.loopback import is_loopback, is_protected
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
@@ -168,11 +167,6 @@ class ControlPlaneSettings(BaseModel):
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
     """Prefix of all keys of the fleet in etcd. Fleets that share an etcd need different prefixes.
     Every signature covers the prefix: all processes of a fleet have the same."""
-    bound_from: Annotated[AwareDatetime, AfterValidator(upgrade_time)] | None = None
-    """Only while a fleet is upgraded from a release whose signatures did not state the fleet, or is renamed: time
-    (ISO 8601 with zone, at most 7 days ahead) at which every process has been restarted, the same at all of them. Until
-    an hour after it this process accepts signatures of every fleet of the authority (`docs/upgrading.md`). Default:
-    only signatures for this fleet are accepted."""
     etcd_ca_file: Path | None = None
     """PEM file of the authorities that sign etcd's certificates. Default: the fleet's authority, in `identity_dir`;
     etcd on a loopback address is then reached without TLS."""

@@ -16,7 +16,6 @@ import structlog
 
 from adapters.access.api_keys import ApiKeys
 from adapters.access.key_access import KeyAccess
-from adapters.configuration.setting_values import fleet_binding
 from adapters.configuration.settings_loader import BadSettings
 from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.files.certificate_expiry import CertificateExpiry
@@ -102,10 +101,8 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
         log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
-    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
-    if settings.bound_from is not None:
-        log.warning("signatures of every fleet of the authority may be accepted", bound_from=settings.bound_from)
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region, binding=binding)
+    prefix = settings.etcd_prefix
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region, prefix=prefix)
     tls = AgentTls(settings)
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics(settings.max_tenant_series, settings.max_endpoint_series)
@@ -121,7 +118,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     )
     region_key = None
     if settings.redis_url is not None:
-        region_key = SecretFile(settings.region_key_path, partial(load_region_keys, binding=binding))
+        region_key = SecretFile(settings.region_key_path, partial(load_region_keys, prefix=prefix))
     moved_s = settings.max_moved_s
     pool = UpstreamPool(tls.to_upstreams, max_moved_s=moved_s)
     peer_pool = UpstreamPool(tls.to_peers, verify=AgentCertificateCheck(identity.sessions), max_moved_s=moved_s)

@@ -20,7 +20,6 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
-from adapters.store.signing_again import sign_again_when_due
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -350,8 +349,6 @@ class AgentRuntime:
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
-        signing = sign_again_when_due(self._store, self._sessions.identity.binding, lambda: own_key)
-        self._tasks.append(asyncio.create_task(signing))
 
     async def _require_own_address(self, member: AgentMember) -> None:
         """Raise BadSettings if another agent is registered at the address, for longer than a crashed one would be."""

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from datetime import datetime
 from typing import Any
-
-from penstock.wire.fleet_binding import MAX_AHEAD_S, FleetBinding
 
 
 def host_port(text: str) -> tuple[str, int]:
@@ -47,19 +43,3 @@ def from_json(value: Any) -> Any:
         return json.loads(value)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
-
-
-def upgrade_time(value: datetime) -> datetime:
-    """Return the time at which an upgrade is complete.
-
-    Raises:
-        ValueError: the time is too far in the future.
-    """
-    if value.timestamp() - time.time() > MAX_AHEAD_S:
-        raise ValueError(f"{value.isoformat()} is more than {MAX_AHEAD_S / 86_400:g} days away; name an earlier time")
-    return value
-
-
-def fleet_binding(prefix: str, bound_from: datetime | None) -> FleetBinding:
-    """Return the fleet of a process, by its settings `etcd_prefix` and `bound_from`."""
-    return FleetBinding(prefix, bound_from.timestamp() if bound_from is not None else None)

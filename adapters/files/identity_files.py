@@ -16,7 +16,7 @@ from cryptography import x509
 
 from adapters.files.secret_file import BadSecret, read_file
 from adapters.files.watched_files import WatchedFiles
-from penstock.wire.fleet_binding import FleetBinding
+from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
 from penstock.wire.session import Sessions
@@ -43,7 +43,7 @@ class IdentityFiles:
         role: the role that the certificate must have.
         name: the name that the certificate must have.
         region: the region that the certificate of an agent must have; empty for a control plane.
-        binding: the fleet of this process, beside the name in the certificate; None: the one with the default prefix.
+        prefix: of the keys of the fleet in etcd.
         clock: Unix time, in seconds.
 
     Raises:
@@ -58,14 +58,13 @@ class IdentityFiles:
         name: str,
         region: str = "",
         *,
-        binding: FleetBinding | None = None,
+        prefix: str = DEFAULT_PREFIX,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
         self._expected = (role, name, region)
-        self._binding = FleetBinding() if binding is None else binding
+        self._prefix = prefix
         self._clock = clock
-        self._binding.advance(clock())
         names = (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED)
         self._files = WatchedFiles([directory / name for name in names], self._load, self._use)
         self.sessions = Sessions(self._files.content)
@@ -82,12 +81,10 @@ class IdentityFiles:
 
     async def check(self) -> bool:
         """Does what `reload` does, but reads the files in a thread."""
-        self._binding.advance(self._clock())
         return await self._files.check()
 
     def reload(self) -> bool:
         """Reloads the files if they have changed, or could not be used. Returns whether a new identity is in use."""
-        self._binding.advance(self._clock())
         return self._files.reload_if_changed()
 
     def _use(self, identity: Identity) -> None:
@@ -95,7 +92,7 @@ class IdentityFiles:
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
 
     def _load(self) -> Identity:
-        identity = load_identity(self.directory, self._clock(), self._binding)
+        identity = load_identity(self.directory, self._clock(), self._prefix)
         found = (identity.id.role, identity.id.name, identity.id.region)
         if found != self._expected:
             raise BadSecret(
@@ -105,12 +102,12 @@ class IdentityFiles:
         return identity
 
 
-def load_identity(directory: Path, now: float, binding: FleetBinding | None = None) -> Identity:
+def load_identity(directory: Path, now: float, prefix: str = DEFAULT_PREFIX) -> Identity:
     """Returns the identity in a directory.
 
     Args:
         now: Unix time, in seconds.
-        binding: see `Identity`.
+        prefix: see `Identity`.
 
     Raises:
         BadSecret: a file cannot be used; the message names the file and the remedy.
@@ -119,16 +116,16 @@ def load_identity(directory: Path, now: float, binding: FleetBinding | None = No
     certificate = read_file(directory / CERTIFICATE, "certificate", REMEDY, public=True)
     trust = load_trust(directory)
     try:
-        return Identity(key, certificate, trust, now, binding)
+        return Identity(key, certificate, trust, now, prefix)
     except BadIdentity as error:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 
 
-def load_region_keys(path: Path, binding: FleetBinding | None = None) -> RegionKeys:
+def load_region_keys(path: Path, prefix: str = DEFAULT_PREFIX) -> RegionKeys:
     """Returns the keys that the agents of a region share (see `RegionKeys`), from a file with one key a line.
 
     Args:
-        binding: the fleet of the region, see `RegionKeys`.
+        prefix: see `RegionKeys`.
 
     Raises:
         BadSecret: the file cannot be used; the message names the file and the remedy.
@@ -142,7 +139,7 @@ def load_region_keys(path: Path, binding: FleetBinding | None = None) -> RegionK
     if not 1 <= len(keys) <= MAX_REGION_KEYS or any(len(key) != KEY_BYTES for key in keys):
         count = f"1 to {MAX_REGION_KEYS} lines of {2 * KEY_BYTES} hexadecimal characters"
         raise BadSecret(f"{path}: not {count}; {remedy}")
-    return RegionKeys(*keys, binding=binding)
+    return RegionKeys(*keys, prefix=prefix)
 
 
 def load_trust(directory: Path) -> TrustBundle:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-from penstock.wire import fleet_binding
+from penstock.wire import fleet_prefix
 
-DEFAULT_PREFIX = fleet_binding.DEFAULT_PREFIX
+DEFAULT_PREFIX = fleet_prefix.DEFAULT_PREFIX
 
 ROOT = DEFAULT_PREFIX + "v1/"
 

@@ -19,7 +19,6 @@ import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -44,19 +43,10 @@ from penstock.wire.session import Sessions
 MARK = b"penstock-signed-2"
 """First word of a signed value, with the version of this format."""
 
-EARLIER_MARK = b"penstock-signed-1"
-"""First word of a value whose signature does not cover the fleet; accepted during an upgrade (`FleetBinding`)."""
-
-_PARTS = {MARK: 5, EARLIER_MARK: 4}
-"""Number of words of the first line, by its first word."""
+_WORDS = 5
+"""Number of words of the first line."""
 
 _MARK_OF_ANY_VERSION = re.compile(rb"penstock-signed-([0-9]{1,9})")
-
-UNBOUND = (
-    "an earlier release signed it without stating the fleet that it is for; during the upgrade of a fleet set"
-    " bound_from (docs/upgrading.md), otherwise write the value again"
-)
-"""Reason for the rejection of a value in the earlier form."""
 
 MAX_CLOCK_SKEW_S = 300.0
 """Maximum time (s) by which a time of signing may be in the future; values above that are rejected."""
@@ -87,8 +77,6 @@ class _Opened(NamedTuple):
     at_ms: int
     """Time of signing (Unix time, ms)."""
     writer: Peer
-    is_bound: bool
-    """Whether the signature is the one that this fleet makes now, and not the earlier form or one of another name."""
 
 
 class _Newest(NamedTuple):
@@ -189,24 +177,6 @@ class SignedStore:
         finally:
             await changes.aclose()
 
-    async def sign_again(self, prefix: str = keys.ROOT) -> int:
-        """Sign again the values under a prefix that are not bound to this fleet yet, during an upgrade.
-
-        Returns their number. Only values that are authentic by the rules of the upgrade, and that this process may
-        write, are signed.
-        """
-        own, number = self._sessions.identity.id, 0
-        for item in (await self._store.list(self._stored_key(prefix))).items:
-            key = self._renamed(item).key
-            with suppress(BadValue):
-                opened = self._opened(key, item.value)
-                if opened.is_bound or not may_write(own, key):
-                    continue
-                expected = Unchanged(item.key, item.mod_revision)
-                put = self._signed(Put(key, opened.payload, item.lease_id))
-                number += (await self._store.commit([expected], [put])).succeeded
-        return number
-
     async def close(self) -> None:
         """See `ConfigStore.close`."""
         await self._store.close()
@@ -231,13 +201,8 @@ class SignedStore:
             identity.peer.check_valid_at(at_ms / 1000)
         except BadIdentity as error:
             raise StoreError(f"{write.key} is not written: {error}; renew the certificate of this process") from None
-        is_bound = not identity.binding.signs_earlier_form
-        if is_bound:
-            message = _message(identity.id.trust_domain, stored_key, at_ms, write.value)
-        else:
-            message = _earlier_message(write.key, at_ms, write.value)
-        words = [MARK if is_bound else EARLIER_MARK, b64encode(identity.peer.certificate), b"%d" % at_ms]
-        words += [b64encode(identity.sign(message)), *([self._prefix.encode()] if is_bound else [])]
+        signature = identity.sign(_message(identity.id.trust_domain, stored_key, at_ms, write.value))
+        words = (MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature), self._prefix.encode())
         head = b" ".join(words)
         return Put(stored_key, head + b"\n" + write.value, write.lease_id)
 
@@ -255,7 +220,7 @@ class SignedStore:
     def _checked(self, item: KeyValue) -> KeyValue:
         item = self._renamed(item)
         try:
-            payload, at_ms, writer, _ = self._opened(item.key, item.value)
+            payload, at_ms, writer = self._opened(item.key, item.value)
             newest = self._newest_of(item.key)
             is_older = newest is not None and at_ms < newest.at_ms
             if newest is not None and is_older and not newest.overtook(item, self._clock()):
@@ -274,14 +239,12 @@ class SignedStore:
         head, _, payload = value.partition(b"\n")
         parts = head.split(b" ")
         mark, identity = parts[0], self._sessions.identity
-        if _PARTS.get(mark) != len(parts) or not parts[2].isdigit() or len(parts[2]) > 15:
+        if mark != MARK or len(parts) != _WORDS or not parts[2].isdigit() or len(parts[2]) > 15:
             other = _MARK_OF_ANY_VERSION.fullmatch(mark)
-            if other is not None and mark not in _PARTS:
-                raise BadValue(f"it is signed in format {int(other[1])}, this process reads up to 2: upgrade it")
+            if other is not None and mark != MARK:
+                raise BadValue(f"it is signed in format {int(other[1])}, this process reads 2: run the same release")
             raise BadValue("it is not signed")
-        if mark == EARLIER_MARK and not identity.binding.accepts_earlier_form:
-            raise BadValue(UNBOUND)
-        if mark == MARK and parts[4] != self._prefix.encode():
+        if parts[4] != self._prefix.encode():
             raise BadValue(
                 f"it was signed for the fleet with prefix {parts[4][:80].decode('ascii', 'replace')} and copied to"
                 f" {self._prefix}; restrict write access to etcd, and delete or restore the key"
@@ -302,14 +265,10 @@ class SignedStore:
             raise BadValue(str(error)) from None
         if not may_write(writer.id, key):
             raise BadValue(f"{writer.id} may not write it")
-        fleet = writer.id.trust_domain
-        if mark == MARK:
-            message = _message(fleet, self._stored_key(key), at_ms, payload)
-        else:
-            message = _earlier_message(key, at_ms, payload)
+        message = _message(writer.id.trust_domain, self._stored_key(key), at_ms, payload)
         if not writer.has_signed(message, signature):
             raise BadValue("its content is not what was signed")
-        return _Opened(payload, at_ms, writer, mark == MARK and fleet == identity.id.trust_domain)
+        return _Opened(payload, at_ms, writer)
 
 
 async def _in_turns(verify: Callable[[A], B], items: Sequence[A]) -> list[B]:
@@ -337,7 +296,3 @@ def may_write(writer: SpiffeId, key: str) -> bool:
 
 def _message(fleet: str, stored_key: str, at_ms: int, payload: bytes) -> bytes:
     return b"penstock/store/2\n%b\n%b\n%d\n%b" % (fleet.encode(), stored_key.encode(), at_ms, payload)
-
-
-def _earlier_message(key: str, at_ms: int, payload: bytes) -> bytes:
-    return b"penstock/store/1\n%b\n%d\n%b" % (key.encode(), at_ms, payload)

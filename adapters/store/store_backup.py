@@ -161,8 +161,7 @@ async def _read_values(store: ConfigStore, backup: Backup, sessions: Sessions) -
     if not values.get(keys.FLEET):
         raise RestoreRefused(
             f"the backup is of another fleet ({backup.fleet}): no process of this one has signed it; use the"
-            " configuration of a control plane of that fleet. If an earlier release wrote the backup, set bound_from"
-            " for the restore (docs/upgrading.md)"
+            " configuration of a control plane of that fleet"
         )
     return values
 

@@ -236,8 +236,7 @@ class LeaderElector:
             _log.error(
                 "the store belongs to another fleet, so this control plane does not lead",
                 key=keys.FLEET,
-                remedy="set a different etcd_prefix; if the fleet is this one and an earlier release signed the key, "
-                "set bound_from (docs/upgrading.md); if the certificate that signed the key is revoked or of an "
+                remedy="set a different etcd_prefix; if the certificate that signed the key is revoked or of an "
                 "earlier authority, delete the key",
             )
         self._enter(ElectionEvent.LOST)

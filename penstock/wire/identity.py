@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from penstock.wire.fleet_binding import FleetBinding
+from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 
 MAX_CERTIFICATE_BYTES = 4096
 """Maximum size (bytes) of a certificate; a certificate of the fleet's authority has about 500 bytes."""
@@ -180,18 +180,16 @@ class TrustBundle:
         self._revoked = frozenset(revoked)
         self._verified: dict[bytes, Peer] = {}
         self._fleet = ""
-        self._binding = FleetBinding()
 
-    def for_fleet(self, fleet: str, binding: FleetBinding) -> TrustBundle:
+    def for_fleet(self, fleet: str) -> TrustBundle:
         """Returns a bundle that accepts only the certificates of one of the fleets that the authorities certify.
 
         Args:
             fleet: name of the fleet: the trust domain of its SPIFFE IDs.
-            binding: permits certificates with other names while the fleet is renamed.
         """
         bundle = copy(self)
         bundle._verified = {}
-        bundle._fleet, bundle._binding = fleet, binding
+        bundle._fleet = fleet
         return bundle
 
     def verify(self, certificate: bytes, at: float, roles: Collection[ProcessRole] = SIGNERS) -> Peer:
@@ -214,7 +212,7 @@ class TrustBundle:
             self._verified[certificate] = peer
         if peer.serial in self._revoked:
             raise BadIdentity(f"the certificate {peer.serial} of {peer.id} is revoked")
-        if self._fleet not in ("", peer.id.trust_domain) and not self._binding.accepts_earlier_form:
+        if self._fleet not in ("", peer.id.trust_domain):
             raise BadIdentity(
                 f"{peer.id} belongs to another fleet of the same authority than this process, which belongs to"
                 f" {self._fleet}; keep the fleets apart, or issue the certificate with --fleet {self._fleet}"
@@ -244,7 +242,7 @@ class TrustBundle:
 class Identity:
     """The identity of this process: its private key and its certificate."""
 
-    __slots__ = ("_private_key", "binding", "peer", "trust")
+    __slots__ = ("_private_key", "peer", "prefix", "trust")
 
     def __init__(
         self,
@@ -252,7 +250,7 @@ class Identity:
         certificate: bytes,
         trust: TrustBundle,
         now: float,
-        binding: FleetBinding | None = None,
+        prefix: str = DEFAULT_PREFIX,
     ) -> None:
         """Loads a key and the certificate issued for it.
 
@@ -261,7 +259,7 @@ class Identity:
             certificate: in PEM.
             trust: authorities of the fleet; certificates of their other fleets are not accepted.
             now: Unix time, in seconds.
-            binding: the fleet that this process signs for; None: the keys of the fleet have the default prefix.
+            prefix: of the keys of the fleet in etcd; signatures cover it (ADR 19).
 
         Raises:
             BadIdentity: the key or the certificate is malformed, the two do not belong together, or the certificate is
@@ -279,8 +277,8 @@ class Identity:
             raise BadIdentity(f"the certificate is not PEM: {error}") from None
         self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now, tuple(ProcessRole))
         """The identity of this process as other processes verify it."""
-        self.binding = FleetBinding() if binding is None else binding
-        self.trust = trust.for_fleet(self.peer.id.trust_domain, self.binding)
+        self.prefix = prefix
+        self.trust = trust.for_fleet(self.peer.id.trust_domain)
         if key.public_key().public_numbers() != self.peer.public_key.public_numbers():
             raise BadIdentity(f"the certificate of {self.peer.id} was issued for another private key")
         self._private_key = key

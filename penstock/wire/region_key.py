@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 
-from penstock.wire.fleet_binding import FleetBinding
+from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 from penstock.wire.session import BadSignature
 
 KEY_BYTES = 32
@@ -24,13 +24,13 @@ class RegionKeys:
     During a rotation, a region has several keys: agents seal with the first key, and open entries sealed with any key.
     """
 
-    __slots__ = ("binding", "keys")
+    __slots__ = ("keys", "prefix")
 
-    def __init__(self, *keys: bytes, binding: FleetBinding | None = None) -> None:
+    def __init__(self, *keys: bytes, prefix: str = DEFAULT_PREFIX) -> None:
         """Uses keys of KEY_BYTES random bytes each.
 
         Args:
-            binding: the fleet of the region; None: the keys of the fleet in etcd have the default prefix.
+            prefix: of the keys of the fleet in etcd; tags cover it (ADR 19).
 
         Raises:
             ValueError: there is no key, or a key of another length.
@@ -38,7 +38,7 @@ class RegionKeys:
         if not keys or any(len(key) != KEY_BYTES for key in keys):
             raise ValueError(f"a region's key has {KEY_BYTES} bytes")
         self.keys = keys
-        self.binding = FleetBinding() if binding is None else binding
+        self.prefix = prefix
 
     def __repr__(self) -> str:
         return "RegionKeys(...)"
@@ -51,7 +51,7 @@ class RegionKeys:
 class RegionKey:
     """Seals and opens the data that the agents of one region share for one purpose."""
 
-    __slots__ = ("_bound", "_earlier", "_keys")
+    __slots__ = ("_keys", "_scope")
 
     def __init__(self, keys: RegionKeys, region: str, purpose: str = "shared-load") -> None:
         """Uses the keys of a region.
@@ -62,27 +62,22 @@ class RegionKey:
             purpose: kind of the payloads; a payload that was sealed for another purpose is rejected.
         """
         self._keys = keys
-        self._earlier = b"penstock/%b\0%b\0" % (purpose.encode(), region.encode())
-        """What tags covered before they were bound to a fleet."""
-        self._bound = self._earlier + b"%b\0" % keys.binding.prefix.encode()
+        self._scope = b"penstock/%b\0%b\0%b\0" % (purpose.encode(), region.encode(), keys.prefix.encode())
 
     def __repr__(self) -> str:
         return "RegionKey(...)"
 
     def seal(self, payload: bytes) -> bytes:
         """Returns the authentication tag, followed by the payload."""
-        scope = self._earlier if self._keys.binding.signs_earlier_form else self._bound
-        return _tag(self._keys.keys[0], scope, payload) + payload
+        return _tag(self._keys.keys[0], self._scope, payload) + payload
 
     def open(self, sealed: bytes) -> bytes:
         """Returns the payload; raises BadSignature if no agent of the region sealed it. Tags are compared in
         constant time."""
         payload = sealed[TAG_BYTES:]
-        scopes = (self._bound, self._earlier) if self._keys.binding.accepts_earlier_form else (self._bound,)
         for key in self._keys.keys:
-            for scope in scopes:
-                if hmac.compare_digest(_tag(key, scope, payload), sealed[:TAG_BYTES]):
-                    return payload
+            if hmac.compare_digest(_tag(key, self._scope, payload), sealed[:TAG_BYTES]):
+                return payload
         raise BadSignature("the entry was not published by an agent of this region and fleet")
 
 

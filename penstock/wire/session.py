@@ -46,7 +46,7 @@ class Purpose(StrEnum):
 class Session:
     """The keys that this process shares with one peer: signs messages to the peer, and checks its messages."""
 
-    __slots__ = ("_binding", "_earlier_receiving", "_earlier_sending", "_own", "_receiving", "_sending", "peer")
+    __slots__ = ("_own", "_prefix", "_receiving", "_sending", "peer")
 
     def __init__(self, identity: Identity, peer: Peer) -> None:
         """Derives the keys of every purpose; takes about 200 microseconds."""
@@ -54,34 +54,23 @@ class Session:
         own, other = identity.peer.fingerprint, peer.fingerprint
         self.peer = peer
         self._own = own[:FINGERPRINT_CHARS]
-        self._binding = identity.binding
-        bound = f"penstock/v2/{identity.id.trust_domain}{identity.binding.prefix}"
+        self._prefix = identity.prefix
+        bound = f"penstock/v2/{identity.id.trust_domain}{identity.prefix}"
         self._sending = _keys(secret, bound, own, other)
         self._receiving = _keys(secret, bound, other, own)
-        self._earlier_sending: dict[Purpose, bytes] = {}
-        """Keys of messages that are not bound to a fleet, during an upgrade from a release without this binding."""
-        self._earlier_receiving: dict[Purpose, bytes] = {}
-        if self._binding.accepts_earlier_form:
-            self._earlier_sending = _keys(secret, "penstock/v1/", own, other)
-            self._earlier_receiving = _keys(secret, "penstock/v1/", other, own)
 
     def __repr__(self) -> str:
         return f"Session({self.peer.id})"
 
     def sign(self, purpose: Purpose, message: bytes) -> str:
         """Returns the signature, in hexadecimal, of a message to the peer that is sent beside the message."""
-        sending = self._earlier_sending if self._binding.signs_earlier_form else self._sending
-        return hmac.digest(sending[purpose], message, "sha256").hex()
+        return hmac.digest(self._sending[purpose], message, "sha256").hex()
 
     def check(self, purpose: Purpose, message: bytes, signature: str) -> None:
         """Raises BadSignature unless `signature` is the peer's signature of `message`; compares in constant time."""
-        received = signature.encode("utf-8", "replace")
-        if _is_signature(self._receiving[purpose], message, received):
-            return
-        earlier = self._earlier_receiving.get(purpose) if self._binding.accepts_earlier_form else None
-        if earlier is not None and _is_signature(earlier, message, received):
-            return
-        raise BadSignature(f"the signature does not match, or is not for the fleet with prefix {self._binding.prefix}")
+        expected = hmac.digest(self._receiving[purpose], message, "sha256").hex().encode()
+        if not hmac.compare_digest(expected, signature.encode("utf-8", "replace")):
+            raise BadSignature(f"the signature does not match, or is not for the fleet with prefix {self._prefix}")
 
     def seal(self, purpose: Purpose, payload: bytes) -> str:
         """Returns a token for a header: fingerprint of this process's certificate, payload and signature."""
@@ -192,10 +181,6 @@ def _decode(encoded: str) -> bytes:
     if urlsafe_b64encode(payload).decode() != encoded:
         raise BadSignature("the token is not base64 in its canonical form")
     return payload
-
-
-def _is_signature(key: bytes, message: bytes, signature: bytes) -> bool:
-    return hmac.compare_digest(hmac.digest(key, message, "sha256").hex().encode(), signature)
 
 
 def _keys(secret: bytes, scope: str, sender: str, receiver: str) -> dict[Purpose, bytes]:

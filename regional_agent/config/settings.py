@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,7 +23,7 @@ from pydantic import (
 )
 from redis.asyncio.connection import parse_url as parse_redis_url
 
-from adapters.configuration.setting_values import from_json, host_port, listed, upgrade_time
+from adapters.configuration.setting_values import from_json, host_port, listed
 from adapters.configuration.settings_loader import load_with_origins
 from adapters.error_text import suggest
 from adapters.files.identity_files import REGION_KEY
@@ -178,11 +177,6 @@ class AgentSettings(BaseModel):
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
     """Prefix of all keys of the fleet in etcd. Fleets that share an etcd have different prefixes.
     Every signature covers the prefix: all processes of a fleet have the same."""
-    bound_from: Annotated[AwareDatetime, AfterValidator(upgrade_time)] | None = None
-    """Only while a fleet is upgraded from a release whose signatures did not state the fleet, or is renamed: time
-    (ISO 8601 with zone, at most 7 days ahead) at which every process has been restarted, the same at all of them. Until
-    an hour after it this process accepts signatures of every fleet of the authority (`docs/upgrading.md`). Default:
-    only signatures for this fleet are accepted."""
     etcd_ca_file: Path | None = None
     """PEM certificates of the authorities that sign etcd's certificates. Default: the fleet's authority, in
     `identity_dir`; etcd on a loopback address is then reached without TLS."""

@@ -13,7 +13,6 @@ import msgspec
 from adapters.store import keys
 from adapters.store.config_store import Delete, Put
 from penstock.wire import identity, probe, route_context
-from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import SpiffeId, decode_certificate, encode_certificate
 from penstock.wire.probe import ProbeRequest
 from penstock.wire.session import Purpose, Session, Sessions
@@ -80,9 +79,8 @@ async def copied_fleet(fleet: Fleet) -> None:
 def _strangers(id_: SpiffeId) -> dict[str, Sessions]:
     """The process with the same place and name in other fleets of the authority."""
     return {
-        "another prefix": sessions_of_fleet(id_, FleetBinding(STAGING)),
+        "another prefix": sessions_of_fleet(id_, STAGING),
         "another name": sessions_of_fleet(id_, name="staging"),
-        "an earlier release": sessions_of_fleet(id_, FleetBinding(bound_from=time.time() + 3600.0)),
     }
 
 

@@ -22,7 +22,6 @@ from adapters.store.signed_store import SignedStore
 from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet
 from penstock.planning.plan import RegionPlan
-from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Sessions
 from tests.attacks.fleet import LARGE, Fleet, within
@@ -84,7 +83,6 @@ async def _write_as(fleet: Fleet, forger: Forger, key: str, value: bytes) -> Non
 def forgers() -> dict[str, Forger]:
     """The signers of forged values: none, a stolen agent, control planes and an agent of other fleets."""
     staging = sessions_of_fleet(control_plane_id("a"), name="staging")
-    unbound = sessions_of_fleet(control_plane_id("a"), FleetBinding(bound_from=time.time() + 3600.0))
     return {
         "unsigned": Forger(None),
         "signed by a stolen agent's key": Forger(agent_sessions("us-east", "a")),
@@ -92,7 +90,6 @@ def forgers() -> dict[str, Forger]:
         "of a fleet of the same authority with another prefix": Forger(control_plane_sessions("a"), "/staging/"),
         "of an agent of that fleet": Forger(agent_sessions("eu-es", "a"), "/staging/"),
         "of a fleet of the same authority and prefix with another name": Forger(staging),
-        "of an earlier release": Forger(unbound),
     }
 
 

@@ -1,13 +1,8 @@
-"""Two fleets that use one etcd under one prefix by mistake: the first fleet keeps its leader and its policy.
-
-A fleet whose values an earlier release signed, without the fleet, is another fleet too, until it is upgraded.
-"""
+"""Two fleets that use one etcd under one prefix by mistake: the first fleet keeps its leader and its policy."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -20,13 +15,10 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
-from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
-from penstock.wire.fleet_binding import FleetBinding
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Operator, control_planes
-from tests.support.identities import agent_sessions, control_plane_id, control_plane_sessions, sessions_of_fleet
-from tests.support.paths import PLANET
+from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.planet import policy
 from tests.support.wait import until, until_async
 
@@ -79,34 +71,3 @@ async def _publish(store: SignedStore, generation: int) -> None:
     plan = RegionPlan("eu-de", generation, 1, in_force.digest(), 0.0, ())
     await store.commit((), (Put(keys.policy(in_force.digest()), encode(in_force)),))
     await store.commit((), (Put(keys.plan("eu-de"), encode(plan)),))
-
-
-async def test_the_leader_signs_the_values_of_an_earlier_release_again(
-    own_etcd: EtcdServer, operator: Operator, tmp_path: Path
-) -> None:
-    now = time.time()
-    raw = EtcdStore([own_etcd.endpoint])
-    earlier = SignedStore(raw, sessions_of_fleet(control_plane_id("old"), FleetBinding(bound_from=now + 3600.0)))
-    reader = SignedStore(raw, agent_sessions("eu-de"))
-    digest = policy().digest()
-    await earlier.commit((), (Put(keys.FLEET, b"old"), Put(keys.policy(digest), encode(policy()))))
-    await earlier.commit((), (Put(keys.OVERRIDES, encode(OverrideSet(()))),))
-    try:
-        with control_planes("a", tmp_path / "without", own_etcd.endpoint, elected=False) as (own,):
-            await until_async(lambda: _has_logged(own.log_path, b"an earlier release signed it"))
-            assert not (await operator.status(own)).leading
-        settings = {"POLICY_DIR": str(PLANET), "BOUND_FROM": datetime.fromtimestamp(now - 1.0, UTC).isoformat()}
-        with control_planes("b", tmp_path / "with", own_etcd.endpoint, policy_settings=settings) as (own,):
-            await operator.leader_among([own])
-            await until_async(lambda: _is_readable(reader, keys.policy(digest)))
-            await until_async(lambda: _is_readable(reader, keys.OVERRIDES))
-            assert b"signatures of every fleet of the authority are accepted" in own.log_path.read_bytes()
-        with control_planes("c", tmp_path / "after", own_etcd.endpoint) as (own,):
-            await operator.leader_among([own])
-    finally:
-        await raw.close()
-
-
-async def _is_readable(reader: SignedStore, key: str) -> bool:
-    item = await reader.get(key)
-    return item is not None and item.value != b""

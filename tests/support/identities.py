@@ -12,7 +12,7 @@ import msgspec
 from adapters.files.authority_files import issue_identity
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from penstock.wire.authority import Authority, make_authority
-from penstock.wire.fleet_binding import FleetBinding
+from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Session, Sessions
 
@@ -75,10 +75,10 @@ def control_plane_sessions(name: str = CONTROL_PLANE, fleet: int = 0) -> Session
     return sessions(control_plane_id(name), fleet)
 
 
-def sessions_of_fleet(id_: SpiffeId, binding: FleetBinding | None = None, name: str = FLEET) -> Sessions:
+def sessions_of_fleet(id_: SpiffeId, prefix: str = DEFAULT_PREFIX, name: str = FLEET) -> Sessions:
     """The sessions of a process of another fleet of the same authority: with another prefix, or another name."""
     id_ = msgspec.structs.replace(id_, trust_domain=name)
-    return Sessions(Identity(*_issued(id_, 0), trust(), time.time(), binding))
+    return Sessions(Identity(*_issued(id_, 0), trust(), time.time(), prefix))
 
 
 def introduce(sender: Sessions, receiver: Sessions) -> Session:

@@ -126,7 +126,6 @@ async def _stores(
     config: Path | None,
 ) -> AsyncIterator[tuple[ControlPlaneSettings, Sessions, EtcdStore, SignedStore]]:
     """Yield the settings of a control plane, its sessions, the store without signatures, and the signed store."""
-    from adapters.configuration.setting_values import fleet_binding
     from adapters.etcd.etcd_store import EtcdStore
     from adapters.files.identity_files import IdentityFiles
     from adapters.store.signed_store import SignedStore
@@ -135,11 +134,11 @@ async def _stores(
     from penstock.wire.identity import ProcessRole
 
     settings = load_settings(config=config)
-    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, binding=binding)
+    prefix = settings.etcd_prefix
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, prefix=prefix)
     sessions = identity.sessions
     etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
     try:
-        yield settings, sessions, etcd, SignedStore(etcd, sessions, prefix=settings.etcd_prefix)
+        yield settings, sessions, etcd, SignedStore(etcd, sessions, prefix=prefix)
     finally:
         await etcd.close()

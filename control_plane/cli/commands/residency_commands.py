@@ -111,12 +111,11 @@ def _is_of_heads(lines: Iterator[bytes]) -> bool:
 def _signed_heads(trust: Path, fleet: str, files: Collection[Path]) -> SignedHeads:
     from adapters.files.identity_files import load_trust
     from adapters.files.plain_file import UnusableFile
-    from penstock.wire.fleet_binding import FleetBinding
     from penstock.wire.identity import BadIdentity
 
     try:
         bundle = load_trust(trust)
-        signed = SignedHeads(bundle.for_fleet(fleet, FleetBinding()) if fleet else bundle)
+        signed = SignedHeads(bundle.for_fleet(fleet) if fleet else bundle)
     except (UnusableFile, BadIdentity) as error:
         raise UsageFault(f"--trust {trust}: {error}") from None
     for file in sorted(files):

@@ -57,7 +57,7 @@ async def test_a_value_in_a_newer_format_is_refused_with_the_remedy(etcd: Memory
     await put(etcd, keys.LEADER, b"penstock-signed-3 a b c d\n{}")
     with structlog.testing.capture_logs() as logs:
         assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
-    assert [line["reason"] for line in logs] == ["it is signed in format 3, this process reads up to 2: upgrade it"]
+    assert [line["reason"] for line in logs] == ["it is signed in format 3, this process reads 2: run the same release"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from control_plane.policy.folder import FolderReader
 from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
 from lab.memory_store import MemoryStore
-from penstock.wire.fleet_binding import FleetBinding
 from tests.support.api_app import TOKEN, served
 from tests.support.faulty_store import FaultyStore
 from tests.support.identities import control_plane_id, sessions_of_fleet
@@ -113,7 +112,7 @@ async def test_an_admin_ends_the_sessions_of_a_caller(control_plane: ControlPlan
 @asynccontextmanager
 async def serving(prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """A control plane with the same private key, of the fleet with this prefix."""
-    sessions = sessions_of_fleet(control_plane_id("north"), FleetBinding(prefix))
+    sessions = sessions_of_fleet(control_plane_id("north"), prefix)
     reader, member = FolderReader(PLANET), Member("north", "http://north")
     made = ControlPlane(MemoryStore(), member, sessions=sessions, policy_reader=reader)
     app = made.create_api(Access(TOKEN), browser_secret=b"the private key")

@@ -13,7 +13,6 @@ from penstock.records.log_ends import SignedHeads
 from penstock.records.record_chain import ChainHead, ChainWriter, chained_line, epoch_of, genesis
 from penstock.records.residency_report import ReportBuilder, ResidencyReport
 from penstock.records.signed_head import BadHead, read_head, sign_head
-from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import TrustBundle
 from tests.support.identities import FLEET, START, agent_id, authority, control_plane_id, identity, trust
 
@@ -52,7 +51,7 @@ def signed(lines: list[bytes], seq: int, *, final: bool = False, after_s: float 
 def report(
     heads: list[bytes], *files: list[bytes], revoked: tuple[str, ...] = (), fleet: str = FLEET, **period: float
 ) -> ResidencyReport:
-    verified = SignedHeads(TrustBundle([authority().certificate], revoked).for_fleet(fleet, FleetBinding()))
+    verified = SignedHeads(TrustBundle([authority().certificate], revoked).for_fleet(fleet))
     verified.add_file("heads", heads)
     builder = ReportBuilder(
         START + period["since_h"] * HOUR_S if "since_h" in period else -inf,

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from penstock.wire.fleet_binding import GRACE_S, FleetBinding
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature, Purpose
@@ -14,8 +13,7 @@ from tests.support.identities import agent_id, agent_sessions, authority, introd
 
 NOW = time.time()
 HERE = agent_sessions("eu")
-STAGING = FleetBinding("/staging/")
-UPGRADING = FleetBinding(bound_from=NOW + 60.0)
+STAGING = "/staging/"
 
 
 @pytest.mark.parametrize("purpose", Purpose)
@@ -25,12 +23,6 @@ def test_a_message_of_a_fleet_with_another_prefix_is_rejected(purpose: Purpose) 
         token = introduce(sender, receiver).seal(purpose, b"payload")
         with pytest.raises(BadSignature, match="is not for the fleet with prefix /"):
             receiver.open(purpose, token, NOW)
-
-
-def test_a_message_of_the_earlier_form_is_rejected() -> None:
-    token = introduce(sessions_of_fleet(agent_id("us"), UPGRADING), HERE).seal(Purpose.REPORT, b"payload")
-    with pytest.raises(BadSignature):
-        HERE.open(Purpose.REPORT, token, NOW)
 
 
 @pytest.mark.parametrize("role", ProcessRole)
@@ -43,47 +35,13 @@ def test_a_certificate_of_a_fleet_with_another_name_is_rejected(role: ProcessRol
         HERE.introduce(certificate, NOW)
 
 
-def test_processes_understand_each_other_throughout_an_upgrade() -> None:
-    """Every pair of processes that were switched at slightly different times."""
-    bindings = [FleetBinding(bound_from=NOW) for _ in range(2)]
-    first, second = (
-        sessions_of_fleet(agent_id(region), binding) for region, binding in zip(("eu", "us"), bindings, strict=True)
-    )
-
-    def talk() -> None:
-        for sender, receiver in ((first, second), (second, first)):
-            token = introduce(sender, receiver).seal(Purpose.PROBE, b"payload")
-            assert receiver.open(Purpose.PROBE, token, NOW)[0] == b"payload"
-
-    for times in ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (GRACE_S + 1.0, 1.0), (GRACE_S + 1.0, GRACE_S + 1.0)):
-        for binding, after_s in zip(bindings, times, strict=True):
-            binding.advance(NOW + after_s)
-        talk()
-    assert introduce(first, HERE).seal(Purpose.PROBE, b"")
-    late = introduce(sessions_of_fleet(agent_id("us"), UPGRADING), first).seal(Purpose.PROBE, b"payload")
-    with pytest.raises(BadSignature):
-        first.open(Purpose.PROBE, late, NOW)
-
-
-def test_processes_of_the_earlier_release_are_understood_until_the_end_of_the_upgrade() -> None:
-    earlier = sessions_of_fleet(agent_id("us"), FleetBinding("/any/", 2e10))  # signs and accepts the earlier form
-    upgraded = sessions_of_fleet(agent_id("eu"), UPGRADING)
-    for sender, receiver in ((earlier, upgraded), (upgraded, earlier)):
-        token = introduce(sender, receiver).seal(Purpose.ROUTE, b"payload")
-        assert receiver.open(Purpose.ROUTE, token, NOW)[0] == b"payload"
-
-
-def _region_key(binding: FleetBinding) -> RegionKey:
-    return RegionKey(RegionKeys(bytes(KEY_BYTES), binding=binding), "eu")
-
-
 def test_an_entry_in_redis_counts_in_its_fleet_alone() -> None:
-    production, staging, upgrading = _region_key(FleetBinding()), _region_key(STAGING), _region_key(UPGRADING)
+    production, staging = (
+        RegionKey(RegionKeys(bytes(KEY_BYTES), prefix=each), "eu") for each in ("/penstock/", STAGING)
+    )
     assert production.open(production.seal(b"load")) == b"load"
-    assert upgrading.open(production.seal(b"load")) == b"load"
-    for sealed in (staging.seal(b"load"), upgrading.seal(b"load")):
-        with pytest.raises(BadSignature):
-            production.open(sealed)
+    with pytest.raises(BadSignature):
+        production.open(staging.seal(b"load"))
 
 
 def test_the_regions_of_the_fleets_of_an_authority_have_different_keys() -> None:
