@@ -153,7 +153,6 @@ async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_run, "MAX_BEHIND_BYTES", 100_000)
-    monkeypatch.setattr(shared_run, "MAX_REPLAYED_BYTES", 1 << 30)  # so that the run is found until its end
     size_bytes = 8_000_000
 
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -172,8 +171,8 @@ async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
         assert len(received) < size_bytes
         assert len(gpu.requests) == 1
         alone = await stalled(agent)
-        runs = agent.service._shared_runs._runs
-        await until(lambda: any(not run._is_read for run in runs.values()))  # the engine waits for the only client
+        # The engine waits for the only client.
+        await until(lambda: any(not each._transport.is_reading() for each in agent.upstreams()))
         alone.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len((await alone.answer()).body) > size_bytes
         for client in (slow, fast, alone):
