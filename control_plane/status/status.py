@@ -12,6 +12,7 @@ from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.report import PeerReport
+from penstock.fleet.traffic_report import TenantReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
@@ -155,15 +156,6 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Problems of files that were rejected, while their last valid content stays in force."""
 
 
-class TenantStatus(msgspec.Struct, frozen=True):
-    """The requests of one tenant in one region."""
-
-    tenant: str
-    in_flight: int
-    waiting: int
-    """Requests in admission queues."""
-
-
 class RegionStatus(msgspec.Struct, frozen=True):
     """State of one region, by the snapshot of one control plane."""
 
@@ -184,7 +176,7 @@ class RegionStatus(msgspec.Struct, frozen=True):
     spillover: tuple[SpilloverStatus, ...] = ()
     countries: tuple[CountryStatus, ...] = ()
     """Demand by the country of the clients, largest first."""
-    tenants: tuple[TenantStatus, ...] = ()
+    tenants: tuple[TenantReport, ...] = ()
     """Tenants with most requests now, at most 20."""
     unready: tuple[UnreadyEndpoint, ...] = ()
     """Endpoints that receive no requests, at most MAX_UNREADY; GET /v1/endpoints lists all."""

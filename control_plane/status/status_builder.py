@@ -20,7 +20,6 @@ from control_plane.status.status import (
     PoolStatus,
     RegionStatus,
     SpilloverStatus,
-    TenantStatus,
     UnreadyEndpoint,
 )
 from penstock.fleet.endpoint_report import EndpointCondition
@@ -145,7 +144,7 @@ def _region_status(
         countries=tuple(
             CountryStatus(row.country, row.requests_per_s) for row in countries(snapshot, region.name, now)
         ),
-        tenants=tuple(TenantStatus(*msgspec.structs.astuple(row)) for row in tenants(snapshot, region.name, now)),
+        tenants=tenants(snapshot, region.name, now),
         unready=unready[:MAX_UNREADY],
         unready_count=len(unready),
     )

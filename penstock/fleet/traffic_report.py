@@ -53,12 +53,12 @@ class SpilloverReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return all(0 <= count <= max_count for count in (self.waiting, self.headroom, self.granted, self.held))
 
 
-class TenantReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The requests of one tenant now. Encoded as an array: append new fields at the end."""
+class TenantReport(msgspec.Struct, frozen=True, gc=False):
+    """The requests of one tenant now."""
 
     tenant: Annotated[str, Meta(max_length=256)]
     in_flight: _Count
-    """Requests on endpoints of this region."""
+    """Requests on endpoints of the region."""
     waiting: _Count
     """Requests in admission queues."""
 

@@ -29,7 +29,7 @@ WORDS = (
     *(b'"peers":[{"region":"us-east","state":"failed","rtt_ms":1}]', b'"request_counts":{', b'"objectives":['),
     *(
         b'"endpoints":[["a","b",["m"],"z","h100","ready",1,0]]',
-        b'"tenants":[["t",1,2]]',
+        b'"tenants":[{"tenant":"t","in_flight":1,"waiting":2}]',
         b"1e308",
         b"-1",
         b"18446744073709551615",

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import astuple
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.status.endpoint_status import EndpointStatus
-from control_plane.status.status import PoolStatus, RegionStatus, Status, TenantStatus
+from control_plane.status.status import PoolStatus, RegionStatus, Status
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.traffic_report import TenantReport, busiest_tenants
 
@@ -40,7 +39,7 @@ class Top(msgspec.Struct, frozen=True):
     endpoints: tuple[EndpointStatus, ...]
     """Those that accept no requests first, then those with the largest part of their slots in use."""
     more_endpoints: int
-    tenants: tuple[TenantStatus, ...]
+    tenants: tuple[TenantReport, ...]
     """Those with most requests now, in the shown regions together."""
 
     @classmethod
@@ -61,14 +60,13 @@ class Top(msgspec.Struct, frozen=True):
             key=lambda each: (each.state in _ACCEPTING, -_share(each.in_flight, each.slots), each.region, each.name),
         )
         of_regions = (row for each in status.regions if region in (None, each.name) for row in each.tenants)
-        busiest = busiest_tenants(TenantReport(*astuple(row)) for row in of_regions)
         return cls(
             status.leader.name if status.leader is not None else None,
             status.regions,
             tuple(pools[:rows]),
             tuple(ordered[:rows]),
             max(0, len(ordered) - rows),
-            tuple(TenantStatus(*astuple(each)) for each in busiest[:rows]),
+            busiest_tenants(of_regions)[:rows],
         )
 
 
@@ -121,7 +119,7 @@ def _endpoints(endpoints: Sequence[EndpointStatus]) -> Table:
     return table
 
 
-def _tenants(tenants: Sequence[TenantStatus]) -> Table:
+def _tenants(tenants: Sequence[TenantReport]) -> Table:
     table = table_of("tenant", "in flight", "waiting", title="Tenants", right=("in flight", "waiting"))
     for each in tenants:
         table.add_row(each.tenant, str(each.in_flight), str(each.waiting))

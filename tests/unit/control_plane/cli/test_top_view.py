@@ -6,8 +6,9 @@ from rich.console import Console
 
 from control_plane.cli.views.top_view import Top, TopPool, top_view
 from control_plane.status.endpoint_status import EndpointStatus
-from control_plane.status.status import DemandStatus, PoolStatus, RegionStatus, TenantStatus
+from control_plane.status.status import DemandStatus, PoolStatus, RegionStatus
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.traffic_report import TenantReport
 from penstock.health.region_health import RegionState
 
 
@@ -29,7 +30,7 @@ def shown(top: Top) -> str:
 def test_regions_pools_and_endpoints_are_shown_with_their_load() -> None:
     regions = (region("eu-es", RegionState.HEALTHY, 1), region("eu-de", RegionState.FAILED, 90))
     pools = (TopPool("eu-de", regions[1].pools[0]),)
-    tenants = (TenantStatus("acme", 61, 17),)
+    tenants = (TenantReport("acme", 61, 17),)
     text = shown(Top("cp-1", regions, pools, (endpoint("gpu-1", in_flight=8),), 3, tenants))
     assert text.index("eu-de") < text.index("eu-es"), "the busiest first"
     for part in (
