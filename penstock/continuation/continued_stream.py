@@ -72,6 +72,8 @@ class ContinuedStream:
         """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
         """Failure of the engine according to the stream itself; empty without a failure."""
+        self.reported: AnswerError | None = None
+        """The error by which the engine reported its failure; None if it reported none."""
         self.error: AnswerError | None = None
         """The error that the client received in place of the end of the answer."""
         self.is_cut = False
@@ -181,10 +183,11 @@ class ContinuedStream:
         if chunk.error is not None:
             if not self.problem:
                 self.failure = engine_failure(chunk.error)
+            error = error_in(members_of(data) or {})
             if self.failure:
+                self.reported = error
                 return b""
-            self.done = True
-            self.error = error_in(members_of(data) or {})
+            self.done, self.error = True, error
             return self._release_held() + event
         choice = chunk.choices[0] if chunk.choices else None
         content = (choice.content or "") if choice is not None else ""

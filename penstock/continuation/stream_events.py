@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.answers.answer_errors import error_in
+from penstock.answers.event_splitter import event_fields
 from penstock.answers.usage_reader import MAX_REPORTED_TOKENS
 
 DONE_DATA: Final = b"[DONE]"
@@ -91,8 +92,17 @@ _chunk_decoder = msgspec.json.Decoder(Chunk)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+def is_json(text: bytes) -> bool:
+    """Whether a text is valid JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def event_data(event: bytes) -> bytes | None:
-    """Return the data of an event of one line; None for a comment.
+    """Return the data of an event of one line; of an event named `error`, as a member `error`; None for a comment.
 
     Raises:
         ValueError: the event has other fields, or several lines of data.
@@ -102,6 +112,9 @@ def event_data(event: bytes) -> bytes | None:
     lines = [line for line in event.splitlines() if line and not line.startswith(b":")]
     if not lines:
         return None
+    name, named = event_fields(event)
+    if name == b"error" and named is not None:
+        return b'{"error":%b}' % (named if is_json(named) else msgspec.json.encode(named.decode("utf-8", "replace")))
     if len(lines) > 1 or not lines[0].startswith(b"data:"):
         raise ValueError("an event is not one line of data")
     return lines[0][len(b"data:") :].strip()

@@ -623,11 +623,19 @@ async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path) -
         assert agent.tally.report().ended == 0
 
 
-async def test_an_error_after_the_first_event_is_the_engines(tmp_path: Path) -> None:
-    async with engine(streams(*WORDS[:3], event(ERROR))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+@pytest.mark.parametrize("last", [event(ERROR), b"event: error\n" + event({"message": "CUDA error"})])
+@pytest.mark.parametrize("may_continue", [False, True])
+async def test_an_error_after_the_first_event_is_the_engines(
+    tmp_path: Path, last: bytes, *, may_continue: bool
+) -> None:
+    async with engine(streams(*WORDS[:3], last)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
+        if may_continue:
+            agent.continue_streams()
         for _ in range(3):
-            assert (await ask(agent, body=body_of(ASKED))).body == b"".join(WORDS[:3]) + event(ERROR)
+            body = (await ask(agent, body=body_of(ASKED))).body
+            assert (body.count(b"CUDA error"), body.endswith(last)) == (1, not may_continue)
+            assert body.startswith(b"".join(WORDS[:3]))
         assert agent.counted() == {"engine_error": 3}
         assert metered(agent)[:3] == (0, 0, 0), "overhead of the fleet, and not the tenant's"
         assert agent.tally.report().failed == 3

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.outcome_rules import Outcome, outcome_of_error
+from penstock.answers.answer_errors import AnswerError
 from penstock.answers.event_splitter import event_fields
 from penstock.answers.usage_reader import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest
@@ -75,6 +76,8 @@ class ContinuedResponse:
         self._failed_regions: list[str] = []
         self._failure = Refusal(_ENGINE_FAILED, "")
         """How the stream failed."""
+        self._reported: AnswerError | None = None
+        """The error by which the engine reported how the stream failed; None if it reported none."""
         self._failed_at_end = False
         """Whether the stream failed after the answer was complete."""
         self._may_move = True
@@ -111,6 +114,7 @@ class ContinuedResponse:
                 return failure
         elif head.status == 200 and head.is_event_stream:
             self._count(ContinuationOutcome.RESUMED)
+            self._reported = self._stream.reported = None
         else:
             self._may_move = False
             return self.not_moved(Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}"))
@@ -131,7 +135,11 @@ class ContinuedResponse:
             relayed.writer.add(events)
         if not self._stream.failure:
             return None
-        relayed.attempt.failed(Outcome.ENGINE_CUT)
+        self._reported = self._stream.reported
+        if self._reported is None:
+            relayed.attempt.failed(Outcome.ENGINE_CUT)
+        else:
+            relayed.attempt.erred(self._reported)
         return Refusal(_ENGINE_FAILED, f"the stream broke off: {self._stream.failure}")
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
@@ -245,6 +253,8 @@ class ContinuedResponse:
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a response that failed."""
+        if self._reported is not None and failure.reason is _ENGINE_FAILED:
+            return outcome_of_error(self._reported)
         return self._relayed.outcome_of(failure)
 
     def outcome_without_client(self) -> Outcome:

@@ -134,9 +134,12 @@ def test_an_endless_end_is_not_held() -> None:
         ({"message": "late", "code": "deadline_passed"}, ""),
     ],
 )
-def test_an_error_of_the_engine_is_a_failure_and_one_of_the_request_is_not(error: Any, failure: str) -> None:
+@pytest.mark.parametrize("form", [b'data: {"error": %b}\n\n', b"event: error\ndata: %b\n\n", b"error: %b\n\n"])
+def test_an_error_of_the_engine_is_a_failure_and_one_of_the_request_is_not(
+    error: Any, failure: str, form: bytes
+) -> None:
     answer, first = stream(), event({"content": "a"})
-    last = b"data: %b\n\n" % json.dumps({"error": error}).encode()
+    last = form % json.dumps(error).encode()
     assert answer.feed(first + last + DONE) == (first if failure else first + last + DONE)
     assert answer.failure == failure
     assert (answer.end(), bool(answer.failure)) == (b"", bool(failure))
