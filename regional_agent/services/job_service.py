@@ -92,16 +92,6 @@ class JobService(RoutedService):
         mask = self._reader.authorization.residency(policy, sender.facts)
         return () if isinstance(mask, Refusal) else mask.permitted.regions
 
-    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
-        """Proxy a request whose objects have been looked up; `refusal` if it is refused."""
-        if refusal is None:
-            context = self._context(request)
-            if isinstance(context, RequestContext):
-                return self._proxy_request(connection, context)
-            refusal = context
-        self._refuse(connection, request, refusal)
-        return None
-
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Accept a large body, whose memory counts for the tenant."""
         return self.refuse_route(request) or AcceptedHead(self._job_sender.tenant)

@@ -10,10 +10,8 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.objects.object_lookup import SoughtObjects, look_up_objects
 from regional_agent.objects.region_objects import ObjectQueryReader, ObjectQuestion
 from regional_agent.peers.probe_responder import ProbeResponder
-from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.request_context import RequestContext
@@ -99,21 +97,13 @@ class PeerService(RoutedService):
             location = self._objects.find(tenant, object_id, self._proxy.clock())
             connection.respond(200, [TEXT], question.answer(location, self._region))
 
-        sought = SoughtObjects(tenant, [object_id], answer)
-        lookup = look_up_objects(self._objects, request, connection, sought, self._proxy.clock())
+        lookup = self._look_up(request, connection, tenant, answer, object_ids=[object_id])
         if lookup is None:
             answer(request, connection, None)
         return lookup
 
-    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
-        """Proxy a forwarded request whose objects have been looked up; `refusal` if it is refused."""
-        if refusal is None:
-            context = self._reader.read(request, self._proxy.clock())
-            if isinstance(context, RequestContext):
-                return self._proxy_request(connection, context)
-            refusal = context
-        self._refuse(connection, request, refusal)
-        return None
+    def _context(self, request: Request) -> RequestContext | Refusal:
+        return self._reader.read(request, self._proxy.clock())
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """Reject a request, and count rejections for residency separately: the origin should not have forwarded it."""

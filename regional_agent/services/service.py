@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
@@ -12,9 +13,9 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
-from regional_agent.http.waiting_request import Serve, WaitingRequest
+from regional_agent.http.request_handler import Handler
+from regional_agent.http.waiting_request import Serve, WaitingRequest, serve_after
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.object_lookup import Regions, SoughtObjects, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -108,13 +109,43 @@ class RoutedService(Service):
         return reads_whole(request)
 
     def _look_up(
-        self, request: Request, connection: ClientConnection, tenant: str, serve: Serve, regions: Regions = tuple
+        self,
+        request: Request,
+        connection: ClientConnection,
+        tenant: str,
+        serve: Serve,
+        regions: Callable[[], Collection[str]] = tuple,
+        object_ids: Iterable[str] = (),
     ) -> WaitingRequest | None:
-        """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
-        if not tenant:
+        """Hold a request until its objects that only another agent may have recorded have been looked up: in the
+        region's Redis, and in other regions. None if there are none.
+
+        Args:
+            tenant: the owner of the objects; empty for none.
+            serve: handles the request afterwards, whether or not the objects were found, or refuses it.
+            regions: returns the other regions that may be asked.
+            object_ids: the objects, if the request is not one that names them.
+        """
+        now = self._proxy.clock()
+        unknown = self._objects.unknown(tenant, object_ids or objects_of(request), now) if tenant else []
+        elsewhere = regions() if unknown else ()
+        if not unknown or not self._objects.can_seek(elsewhere):
             return None
-        sought = SoughtObjects(tenant, objects_of(request), serve, regions)
-        return look_up_objects(self._objects, request, connection, sought, self._proxy.clock())
+        return serve_after(self._objects.seek(tenant, unknown, now, elsewhere), request, connection, serve)
+
+    def _context(self, request: Request) -> RequestContext | Refusal:
+        """Return the context of a request, or its refusal."""
+        raise NotImplementedError
+
+    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
+        """Proxy a request whose objects have been looked up; `refusal` if it is refused."""
+        if refusal is None:
+            context = self._context(request)
+            if isinstance(context, RequestContext):
+                return self._proxy_request(connection, context)
+            refusal = context
+        self._refuse(connection, request, refusal)
+        return None
 
     def _proxy_request(self, connection: ClientConnection, context: RequestContext) -> Exchange:
         """Start the exchange of a request."""

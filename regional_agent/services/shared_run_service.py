@@ -30,14 +30,7 @@ class SharedRunService(RoutedService):
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request, or refuse it."""
-        refusal = self.refuse_route(request)
-        if refusal is None:
-            context = self._context(request)
-            if isinstance(context, RequestContext):
-                return self._proxy_request(connection, context)
-            refusal = context
-        self._refuse(connection, request, refusal)
-        return None
+        return self._serve(request, connection, self.refuse_route(request))
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Accept a body, whose memory counts for the tenant."""

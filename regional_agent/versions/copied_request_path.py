@@ -138,7 +138,7 @@ class CopyService(RoutedService):
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy the copy, or drop it."""
-        context = None if self.refuse_route(request) is not None else self._context(request)
+        context = None if self.refuse_route(request) is not None else self._copied(request)
         if isinstance(context, RequestContext):
             return self._proxy_request(connection, context)
         connection.respond(503, [], b"")
@@ -148,7 +148,7 @@ class CopyService(RoutedService):
         """Accept the body, whose size the sample limits."""
         return self.refuse_route(request) or AcceptedHead(self._sender.tenant.name)
 
-    def _context(self, request: Request) -> RequestContext | None:
+    def _copied(self, request: Request) -> RequestContext | None:
         policy, proxy = self._config.policy, self._proxy
         # The body has the name of the version that serves the request.
         if policy is None or replace_model(request, self._name) is None:
