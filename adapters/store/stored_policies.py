@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from adapters.store.codec import CodecError, decode, is_as_written
 from penstock.policy.policy import Policy
-
-_REMOVED_FIELDS: Final = (b',"hedged":true',)
-"""Fields of routes that earlier releases wrote, and that changed nothing about which targets may receive a request. No
-string contains them, since the quotes in strings are escaped."""
 
 
 class FromNewerRelease(CodecError):
@@ -19,16 +13,13 @@ class FromNewerRelease(CodecError):
 def read_policy(raw: bytes, digest: str) -> Policy:
     """Decode the policy that is stored under `digest`.
 
-    A policy that an earlier release wrote with fewer fields keeps its digest; missing fields have their defaults, and
-    removed fields are ignored.
+    A policy that an earlier release wrote with fewer fields keeps its digest; missing fields have their defaults.
 
     Raises:
         FromNewerRelease: the policy has fields or values that only newer releases support.
         CodecError: the value cannot be decoded, or its content does not have that digest.
     """
     whole = is_as_written(raw, digest)
-    for field in _REMOVED_FIELDS:
-        raw = raw.replace(field, b"")
     try:
         policy = decode(raw, Policy)
     except CodecError as error:

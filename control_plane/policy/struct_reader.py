@@ -27,12 +27,6 @@ from control_plane.policy.documents import Document
 from control_plane.policy.kinds import API_VERSION, KINDS
 from penstock.policy.fields import PolicyStruct
 
-_REMOVED_FIELDS: Final[dict[str, dict[Path, str]]] = {
-    "Objective": {("planner",): "remove it: the linear program plans, and the waterfall where the solver fails"},
-    "Route": {("hedged",): "remove it: slow requests are no longer sent to a second endpoint"},
-}
-"""The remedies for fields of earlier releases, by kind and path."""
-
 _SEE_SCHEMA: Final = "policies/schema.json describes every field"
 _BOUNDS: Final[dict[str, tuple[str, Callable[[float, float], bool]]]] = {
     "minimum": ("at least", ge),
@@ -62,7 +56,7 @@ class Reading(NamedTuple):
 
 def read_struct(document: Document, kind: str) -> Reading:
     """Read a document by the struct of its kind."""
-    reader = _StructReader(document, kind)
+    reader = _StructReader(document)
     content = dict(document.content)
     reader.read_choice((API_VERSION,), content.pop("apiVersion", API_VERSION), ("apiVersion",))
     if "apiVersion" not in document.content:
@@ -78,11 +72,10 @@ def read_struct(document: Document, kind: str) -> Reading:
 class _StructReader:
     """Collects the errors of one document. A value with an error is read as None, and discarded with the document."""
 
-    def __init__(self, document: Document, kind: str) -> None:
+    def __init__(self, document: Document) -> None:
         self.errors: list[PolicyError] = []
         self.references: list[Reference] = []
         self._document = document
-        self._removed = _REMOVED_FIELDS.get(kind, {})
 
     def refuse(self, path: Path, problem: str, remedy: str) -> None:
         self.errors.append(self._document.error(path, problem, remedy))
@@ -164,11 +157,7 @@ class _StructReader:
         return self.read(field.type, value, path)
 
     def _refuse_unknown(self, path: Path, known: Sequence[str]) -> None:
-        if path in self._removed:
-            self.refuse(path, "was removed", self._removed[path])
-        else:
-            remedy = self._suggestion(path[-1], known, f"remove it; {_SEE_SCHEMA}")
-            self.refuse(path, "is not a known field", remedy)
+        self.refuse(path, "is not a known field", self._suggestion(path[-1], known, f"remove it; {_SEE_SCHEMA}"))
 
     def _suggestion(self, word: Any, known: Sequence[str], otherwise: str) -> str:
         return suggest(str(word), known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise

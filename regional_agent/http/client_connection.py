@@ -151,7 +151,7 @@ class ClientConnection:
             return
         self._serve_loop_active = True
         sequencer, transport = self.sequencer, self.transport
-        while transport.accepts_responses:
+        while transport.connected is not None and transport.write_stalled_since is None:
             due = sequencer.next_turn()
             if due is None:
                 break

@@ -26,7 +26,8 @@ class ClientTransport:
         """Start without a connection."""
         self._listener = listener
         self._limits = listener.limits
-        self._transport: asyncio.Transport | None = None
+        self.connected: asyncio.Transport | None = None
+        """The transport of asyncio while the client is connected, else None."""
         self.half_closes = False
         """Whether the client may close its sending side and still read. Otherwise a half-close is a disconnect."""
         self._ends_at_close = False
@@ -50,22 +51,16 @@ class ClientTransport:
 
     def connect(self, transport: asyncio.Transport) -> None:
         """Use an established connection."""
-        self._transport = transport
+        self.connected = transport
 
     def disconnect(self) -> None:
         """The connection is lost."""
-        self._transport = None
+        self.connected = None
         self._unwatch()
-
-    @property
-    def established(self) -> asyncio.Transport:
-        """The transport of asyncio; only while the connection is established."""
-        assert self._transport is not None
-        return self._transport
 
     def client_certificate(self) -> bytes | None:
         """Return the client's certificate (DER), which TLS has verified; None without TLS or a certificate."""
-        tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        tls = None if self.connected is None else self.connected.get_extra_info("ssl_object")
         certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
         return certificate
 
@@ -73,8 +68,8 @@ class ClientTransport:
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still connected."""
-        if self._transport is not None:
-            self._listener.batcher.write(self._transport, data)
+        if self.connected is not None:
+            self._listener.batcher.write(self.connected, data)
 
     def flush(self) -> None:
         """Send all that was written, so that a full write buffer is noticed."""
@@ -82,30 +77,25 @@ class ClientTransport:
 
     def write_eof(self) -> None:
         """Half-close the connection; close it if the transport has no half-close (TLS)."""
-        if self._transport is not None:
-            self._listener.batcher.write_eof(self._transport)
-
-    @property
-    def accepts_responses(self) -> bool:
-        """Whether the client is connected and reads, so that responses do not accumulate in memory."""
-        return self.write_stalled_since is None and self._transport is not None
+        if self.connected is not None:
+            self._listener.batcher.write_eof(self.connected)
 
     # reading
 
     def pause_reading(self) -> None:
         """Stop reading, and watch for a disconnect meanwhile."""
-        if self.reading and self._transport is not None:
-            self._transport.pause_reading()
+        if self.reading and self.connected is not None:
+            self.connected.pause_reading()
             self.reading, self._paused_at = False, self._listener.clock()
-            connected = self._transport.get_extra_info("socket")
+            connected = self.connected.get_extra_info("socket")
             if connected is not None:
                 self._watched = connected.fileno()
                 self._listener.disconnects.watch(self, self._watched)
 
     def resume_reading(self) -> None:
         """Continue after `pause_reading`. The pause does not count towards the client's timeouts."""
-        if not self.reading and self._transport is not None:
-            self._transport.resume_reading()
+        if not self.reading and self.connected is not None:
+            self.connected.resume_reading()
             self.reading = True
             self.waits_since += self._listener.clock() - self._paused_at
             self._unwatch()
@@ -132,8 +122,8 @@ class ClientTransport:
         if stalled_since is not None and now - stalled_since > self._limits.write_stall_timeout_s:
             self.abort()
             return True
-        if self._linger_until is not None and now > self._linger_until and self._transport is not None:
-            if self._transport.is_closing():
+        if self._linger_until is not None and now > self._linger_until and self.connected is not None:
+            if self.connected.is_closing():
                 self.abort()
             else:
                 self.close()
@@ -146,10 +136,10 @@ class ClientTransport:
         The connection is reset only after `end_at_close`: a reset may destroy data that the client has not read yet,
         and other responses are incomplete without their last chunk, or the rest of their length.
         """
-        if self._transport is not None:
+        if self.connected is not None:
             if self._ends_at_close:
                 self._set_linger(_RESET_ON_CLOSE)
-            self._transport.abort()
+            self.connected.abort()
 
     def end_at_close(self) -> None:
         """Reset the connection whenever it ends without `close`, because its close is the end of a response.
@@ -162,27 +152,27 @@ class ClientTransport:
 
     def close(self) -> None:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
-        if self._transport is not None:
+        if self.connected is not None:
             self._linger_until = self._listener.clock() + self._limits.write_stall_timeout_s
             self._lingers_since = 0.0
             if self._ends_at_close and not self.is_cut:
                 self._set_linger(_ORDERLY_CLOSE)
             self._listener.batcher.flush()
             if self._ends_at_close and self.is_cut and self._listener.secure:
-                self._transport.abort()  # without close_notify
+                self.connected.abort()  # without close_notify
             else:
-                self._transport.close()
+                self.connected.close()
 
     def linger(self) -> None:
         """Half-close, and read until nothing has arrived for LINGER_S, so that the client can read the response before
         a reset: many clients read only when they have sent all of their request."""
-        if self._transport is not None:
+        if self.connected is not None:
             self._lingers_since = self._listener.clock()
             self._linger_until = self._lingers_since + LINGER_S
             self.resume_reading()
             self._listener.batcher.flush()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
+            if self.connected.can_write_eof():
+                self.connected.write_eof()
 
     def linger_on(self) -> None:
         """Postpone the end of `linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""
@@ -191,7 +181,7 @@ class ClientTransport:
             self._linger_until = min(self._listener.clock() + LINGER_S, end)
 
     def _set_linger(self, linger: bytes) -> None:
-        transport = self._transport
+        transport = self.connected
         # A transport that has nothing left to send may have closed its descriptor.
         if transport is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
             connected = transport.get_extra_info("socket")

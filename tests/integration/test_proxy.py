@@ -100,7 +100,7 @@ async def test_a_client_that_never_reads_stops_its_engine_in_bounded_memory(tmp_
             await asyncio.sleep(0.3)
         assert sent_bytes < 64 * 1024 * 1024, "socket buffers, not the answer"
         (connection,) = agent.listener.connections
-        assert connection.transport.established.get_write_buffer_size() < 1024 * 1024, "one read, and not a turn's"
+        assert connection.transport.connected.get_write_buffer_size() < 1024 * 1024, "one read, and not a turn's"
         client.close()
         await until(lambda: agent.held() == 0)
 

@@ -179,7 +179,7 @@ async def test_tcp_keepalive_detects_lost_hosts(tmp_path: Path) -> None:
         client.send(post(BODY))
         await client.head()
         (connection,) = agent.listener.connections
-        assert probed(connection.transport.established) == (1, 30_000)
+        assert probed(connection.transport.connected) == (1, 30_000)
         (upstream,) = agent.upstreams()
         assert upstream._transport is not None
         assert probed(upstream._transport) == (1, 60_000)

@@ -321,7 +321,7 @@ async def deaf_client(agent: Agent) -> tuple[RawClient, ClientConnection]:
 
 
 def unsent_bytes(connection: ClientConnection) -> int:
-    return connection.transport.established.get_write_buffer_size()
+    return connection.transport.connected.get_write_buffer_size()
 
 
 async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

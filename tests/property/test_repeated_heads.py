@@ -45,7 +45,7 @@ class Unwanted:
 
 async def reported(connection: ClientConnection, read: bytes) -> bytes:
     """The bytes written for one read."""
-    wire: Any = connection.transport.established
+    wire: Any = connection.transport.connected
     wire.written.clear()
     connection.data_received(read)
     connection.listener.batcher.flush()
@@ -176,7 +176,7 @@ def test_a_body_after_a_cached_head_has_a_timeout() -> None:
         assert await reported(connection, read[:-1]) == b""
         now = connection.listener.clock()
         connection.check_timeouts(now + BOUNDS.body_timeout_s - 1.0)
-        wire: Any = connection.transport.established
+        wire: Any = connection.transport.connected
         assert wire.written == b""
         connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
         connection.listener.batcher.flush()

@@ -24,14 +24,6 @@ def with_a_field_to_come(policy: Policy) -> tuple[bytes, str]:
     return _written(encode(policy).replace(b'"planner"', b'"patience_s":3,"planner"'))
 
 
-def with_hedged_embeddings(policy: Policy) -> tuple[bytes, str]:
-    """A policy of a release whose routes could be hedged."""
-    path = b'"path":"/v1/embeddings"'
-    raw = encode(policy)
-    assert path in raw
-    return _written(raw.replace(path, path + b',"hedged":true'))
-
-
 def before_logics_had_names(policy: Policy) -> tuple[bytes, str]:
     """A policy of a release without `planner`, which planned by linear program."""
     return _written(encode(policy).replace(b'"planner":"linear_program",', b""))

@@ -30,9 +30,6 @@ MAX_AHEAD_S = 60.0
 FIELDS = tuple(name for name in SERIES.names or () if name not in ("part", "seasonal"))
 """The fields of a series that are numbers, in the order in which they are stored."""
 
-EARLIER_FIELDS = 7
-"""Number of fields in forecasts of earlier releases."""
-
 SIGNED = ("season", "level", "trend", "smooth", "smooth_trend", "foreseen")
 """Fields that are rates or changes of rates, and may be negative."""
 
@@ -49,12 +46,11 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     part: int
     """The part of a day, counted from 1970, that is being averaged."""
     numbers: tuple[float, ...]
-    """Values of FIELDS; the first EARLIER_FIELDS in forecasts of earlier releases."""
+    """Values of FIELDS."""
     profile: bytes
     """Mean rate by part of a day, as little-endian 32-bit floats; NaN without a measurement. Empty for none at all."""
     week: bytes = b""
-    """Mean deviation from the profile by hour of the week, as little-endian 32-bit floats. Empty if all are 0, and in
-    forecasts of earlier releases."""
+    """Mean deviation from the profile by hour of the week, as little-endian 32-bit floats. Empty if all are 0."""
 
     @property
     def key(self) -> Key:
@@ -63,16 +59,16 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def values(self) -> dict[str, float]:
-        """The numbers by field; the levels are equal in forecasts of earlier releases."""
-        values = dict(zip(FIELDS, self.numbers, strict=False))
-        return dict.fromkeys(FIELDS, 0.0) | {"smooth": values.get("level", 0.0)} | values
+        """The numbers by field."""
+        return dict(zip(FIELDS, self.numbers, strict=True))
 
     def is_possible(self, now: float) -> bool:
         """Whether the values are within their limits at `now` (Unix time, s)."""
+        if len(self.numbers) != len(FIELDS):
+            return False
         values = self.values
         return (
-            len(self.numbers) in (EARLIER_FIELDS, len(FIELDS))
-            and all(isfinite(value) for value in self.numbers)
+            all(isfinite(value) for value in self.numbers)
             and 0.0 < values["at"] <= now + MAX_AHEAD_S
             and all(0.0 <= values[name] <= MAX_RATE for name in ("newest", "sum", "count", "from_mean"))
             and all(abs(values[name]) <= MAX_RATE for name in SIGNED)

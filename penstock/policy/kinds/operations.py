@@ -158,11 +158,6 @@ class Exercise(StrEnum):
     EVACUATE_REGION = "evacuate_region"
     STEP_DOWN = "step_down"
 
-    @classmethod
-    def _missing_(cls, value: object) -> Exercise | None:
-        """Read a drill that an earlier release stored."""
-        return cls.STEP_DOWN if value == "control_plane_failover" else None
-
 
 HOLD_S: Final = 60.0
 """Default time (s) for which a drill keeps a region empty."""

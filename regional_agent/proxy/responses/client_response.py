@@ -78,9 +78,9 @@ class ClientResponse:
 
     def relay_from(self, upstream: UpstreamConnection, parser: AnswerParser | None) -> None:
         """Forward chunks of `upstream` without this object, if the response is sent in chunks; `parser` reads them."""
-        if self._chunked:
-            batcher, transport = self.client.listener.batcher, self.client.transport.established
-            self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
+        connected = self.client.transport.connected
+        if self._chunked and connected is not None:
+            self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser)
             upstream.relay_to(self._relay)
 
     @property

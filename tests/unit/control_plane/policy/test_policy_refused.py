@@ -56,7 +56,6 @@ SHAPE = [
     ("serving.yaml", "margin_s: 0.25", "margin_s: 1e999", "serving.yaml:19: margin_s: is out of bounds; write a smaller number; policies/schema.json describes every field"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: true", "serving.yaml:19: margin_s: is not a number; write a number, without quotes"),
     ("serving.yaml", "survive_one_loss: false", "survive_one_loss: 0", "serving.yaml:37: survive_one_loss: is neither true nor false; write true or false, without quotes"),
-    ("serving.yaml", "queueing_weight: 1.0", "planner: waterfall", "serving.yaml:35: planner: was removed; remove it: the linear program plans, and the waterfall where the solver fails"),
     ("serving.yaml", "unit: token", "unit: tokens", "serving.yaml:7: cost.unit: is not known; did you mean token?"),
     ("serving.yaml", "unit: token, ", "", "serving.yaml:7: cost.unit: is missing; write it: it has no default"),
     ("serving.yaml", "fallback: null", "fallback: 7", "serving.yaml:8: fallback: is not a text; put the text in quotes"),

@@ -92,7 +92,6 @@ REFUSED = [
     (HEAD + "path: /x\n" + IN_BODY + "occupies_slot: false\n", "routes.yaml:6: occupies_slot: is false, and the route is no WebSocket; write `stream: websocket`, or remove it"),
     (HEAD + "path: /x/{id}\n" + IN_BODY + "object_id: id\n", "routes.yaml:5: model: is set, and the model of a request for an object is that of the object; remove it, or write object_id as a JSON pointer"),
     (HEAD + "path: /x\n" + IN_BODY + "previous_object: /previous\n", "routes.yaml:6: previous_object: is set, and the route creates no object; write `object_id`, or remove it"),
-    (HEAD + "path: /x\n" + IN_BODY + "repeatable: false\nhedged: true\n", "routes.yaml:7: hedged: was removed; remove it: slow requests are no longer sent to a second endpoint"),
     (HEAD + "path: /x\n" + IN_BODY + "stream: websocket\n", "routes.yaml:1: methods: a WebSocket is opened with GET; write `methods: [GET]`"),
     (HEAD + "path: /x\n" + IN_BODY + "---\n" + HEAD + "path: /y\n" + IN_BODY, "routes.yaml:9: name: Route mine exists already; keep one; see routes.yaml:3"),
     (HEAD + "path: /x/{a}\n" + IN_BODY + "---\n" + HEAD.replace("mine", "other") + "path: /{b}/y\n" + IN_BODY, "routes.yaml:10: path: matches requests of the route mine (/x/{a}, of routes.yaml:3); change one of the two paths, or the methods"),

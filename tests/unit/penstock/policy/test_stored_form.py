@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from penstock.policy.kinds.models import Cost, CostUnit, Model, ModelVersions, Queueing, Scaling, Version
 from penstock.policy.kinds.operations import DrillSchedule, Exercise, MaintenanceWindow, Recurrence
 from penstock.policy.kinds.regions import EntryMap, Region
@@ -60,7 +58,3 @@ POLICY = Policy(
 def test_the_digest_of_a_policy_does_not_change_with_the_release() -> None:
     """A failure means that all fleets roll out a new digest when they are upgraded: docs/upgrading.md must say so."""
     assert POLICY.digest() == "3f6f2953c3cc2777f9855c9f1357c62023e24f5e82311652ddeac4d807b45e2e"
-
-
-def test_a_drill_of_an_earlier_release_is_read() -> None:
-    assert msgspec.convert("control_plane_failover", Exercise) is Exercise.STEP_DOWN

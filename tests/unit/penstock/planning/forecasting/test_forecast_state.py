@@ -127,10 +127,3 @@ def test_whatever_is_stored_forecasts_are_finite_and_not_negative(
         for ahead_s in (1.0, 3600.0, DAY_S):
             for expected in (forecaster.ahead(START + 10.0, ahead_s), forecaster.for_capacity(START + 10.0, ahead_s)):
                 assert all(0.0 <= rate <= 1e10 for rate in expected.values())
-
-
-def test_a_forecast_of_an_earlier_release_continues_with_equal_levels() -> None:
-    forecaster, now = Forecaster(), series(newest=8.0, level=7.0)
-    earlier = msgspec.structs.replace(now, numbers=now.numbers[:7])
-    assert restore(forecaster, [earlier], START) == 0
-    assert forecaster.for_capacity(START, 600.0) == {KEY: 7.0}
