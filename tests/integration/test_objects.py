@@ -200,7 +200,13 @@ async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tm
             answer = await ask(agent, theirs, body=body, path=RESPONSES)
             assert (answer.status, code(answer.body)) == (400, "bad_request"), "an engine could convert the value"
         item = b'{"type": "item_reference", "id": "msg_1"}'
-        for written in (item, b'{"id": "msg_1"}', b'{"\\u0069d": "x", "type": null}', b'"x", ' + item):
+        for written in (
+            item,
+            b'{"id": "msg_1"}',
+            b'{"\\u0069d": "x", "type": null}',
+            b'"x", ' + item,
+            b'{"id": 1e999}, ' + item,
+        ):
             body = b'{"model": "%b", "input": [{"role": "user", "content": "a"}, %b]}' % (MODEL.encode(), written)
             answer = await ask(agent, theirs, body=body, path=RESPONSES)
             assert (answer.status, code(answer.body)) == (404, "not_found"), written

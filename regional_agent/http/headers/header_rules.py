@@ -17,18 +17,14 @@ from penstock.routes.route import API_KEY_HEADERS
 Header = tuple[bytes, bytes]
 """Name, in lower case, and value."""
 
-HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+
+def _names(text: bytes) -> frozenset[bytes]:
+    return frozenset(text.split())
+
+
+HOP_BY_HOP: Final = _names(
+    b"""connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding
+    upgrade"""
 )
 
 CONNECTION_NO_EFFECT: Final = HOP_BY_HOP | {b"close", b""}
@@ -57,44 +53,16 @@ FALLBACK_HEADER: Final = b"x-penstock-fallback"
 
 REQUEST_ID_HEADER: Final = b"x-request-id"
 
-PER_HOP_HEADERS: Final = frozenset(
-    {
-        b"content-length",
-        b"expect",
-        b"forwarded",
-        b"host",
-        b"sec-websocket-extensions",
-        b"sec-websocket-protocol",
-        b"traceparent",
-        b"via",
-        b"x-forwarded-for",
-        b"x-forwarded-host",
-        b"x-forwarded-port",
-        b"x-forwarded-proto",
-        b"x-real-ip",
-        REQUEST_ID_HEADER,
-        TIMEOUT_HEADER,
-    }
-)
+PER_HOP_HEADERS: Final = _names(
+    b"""content-length expect forwarded host sec-websocket-extensions sec-websocket-protocol traceparent via
+    x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto x-real-ip"""
+) | {REQUEST_ID_HEADER, TIMEOUT_HEADER}
 """Headers that describe one hop. The proxy writes its own values."""
 
-CLIENT_ADDRESS_HEADERS: Final = frozenset(
-    {
-        b"cf-connecting-ip",
-        b"cf-connecting-ipv6",
-        b"cf-pseudo-ipv4",
-        b"cloudfront-viewer-address",
-        b"fastly-client-ip",
-        b"true-client-ip",
-        b"x-appengine-user-ip",
-        b"x-azure-clientip",
-        b"x-azure-socketip",
-        b"x-client-ip",
-        b"x-cluster-client-ip",
-        b"x-envoy-external-address",
-        b"x-original-forwarded-for",
-        b"x-vercel-forwarded-for",
-    }
+CLIENT_ADDRESS_HEADERS: Final = _names(
+    b"""cf-connecting-ip cf-connecting-ipv6 cf-pseudo-ipv4 cloudfront-viewer-address fastly-client-ip true-client-ip
+    x-appengine-user-ip x-azure-clientip x-azure-socketip x-client-ip x-cluster-client-ip
+    x-envoy-external-address x-original-forwarded-for x-vercel-forwarded-for"""
 )
 """Further headers in which CDNs and other proxies send the client's address."""
 
@@ -128,23 +96,10 @@ DECIDING_PREFIXES: Final = (OWN_PREFIX, b"content-", b"sec-websocket-", b"x-forw
 NO_BODY_STATUSES: Final = frozenset({204, 304})
 """Responses that end with their head (RFC 9110, section 6.4.1)."""
 
-SPECIAL_HEADERS: Final = frozenset(
-    {
-        b"content-encoding",
-        b"expect",
-        b"origin",
-        b"prefer",
-        b"tracestate",
-        b"transfer-encoding",
-        b"upgrade",
-        b"via",
-        b"x-forwarded-host",
-        b"x-forwarded-proto",
-        PRIORITY_HEADER,
-        FALLBACK_HEADER,
-        TIMEOUT_HEADER,
-    }
-)
+SPECIAL_HEADERS: Final = _names(
+    b"""content-encoding expect origin prefer tracestate transfer-encoding upgrade via x-forwarded-host
+    x-forwarded-proto"""
+) | {PRIORITY_HEADER, FALLBACK_HEADER, TIMEOUT_HEADER}
 """Request headers that this proxy acts on and that most requests do not have."""
 
 MAX_CACHED_NAMES: Final = 1024
@@ -184,51 +139,17 @@ class HeaderFilter(dict[bytes, bytes]):
 TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
 """The request headers for engines, if no location header is configured; else the listener also removes that header."""
 
-ONLY_FROM_THIS_AGENT: Final = frozenset(
-    {
-        b"access-control-allow-credentials",
-        b"access-control-allow-headers",
-        b"access-control-allow-methods",
-        b"access-control-allow-origin",
-        b"access-control-allow-private-network",
-        b"access-control-expose-headers",
-        b"access-control-max-age",
-        b"content-length",
-        b"request-id",
-        REQUEST_ID_HEADER,
-    }
-)
+ONLY_FROM_THIS_AGENT: Final = _names(
+    b"""access-control-allow-credentials access-control-allow-headers access-control-allow-methods
+    access-control-allow-origin access-control-allow-private-network access-control-expose-headers
+    access-control-max-age content-length request-id"""
+) | {REQUEST_ID_HEADER}
 """Response headers that the agent writes, if at all: the policy decides on cross-origin requests."""
 
-SERVER_IDENTITY_HEADERS: Final = frozenset(
-    {
-        b"alt-svc",
-        b"forwarded",
-        b"nel",
-        b"proxy-status",
-        b"report-to",
-        b"reporting-endpoints",
-        b"server",
-        b"server-timing",
-        b"sourcemap",
-        b"traceparent",
-        b"tracestate",
-        b"via",
-        b"x-backend",
-        b"x-backend-server",
-        b"x-host",
-        b"x-hostname",
-        b"x-node",
-        b"x-pod-name",
-        b"x-powered-by",
-        b"x-real-ip",
-        b"x-served-by",
-        b"x-server",
-        b"x-server-name",
-        b"x-sourcemap",
-        b"x-upstream",
-        b"x-upstream-addr",
-    }
+SERVER_IDENTITY_HEADERS: Final = _names(
+    b"""alt-svc forwarded nel proxy-status report-to reporting-endpoints server server-timing sourcemap traceparent
+    tracestate via x-backend x-backend-server x-host x-hostname x-node x-pod-name x-powered-by x-real-ip
+    x-served-by x-server x-server-name x-sourcemap x-upstream x-upstream-addr"""
 )
 """Response headers that name or locate the servers behind the agent; they pass neither from engines nor from peers."""
 
