@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_failure, outcome_of_refusal
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.usage_request import REFUSING_STATUSES
@@ -25,7 +25,7 @@ from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.stream_state import StreamState
 from regional_agent.proxy.policy_enforcer import ActiveExchange
-from regional_agent.proxy.request_end import end_request, refusal_of_context
+from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_selection import select_target
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
@@ -400,11 +400,8 @@ class PickedRequest:
 
     def _refuse(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         proxy, context = self._proxy, self.context
-        status, lines, body = refusal_of_context(proxy, context, refusal)
-        if outcome is None:
-            own_deadline, is_batch = context.own_deadline, context.is_batch
-            outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
-        self._settle(outcome, refusal.reason.value, status, len(body))
+        (status, lines, body), derived = response_of_refusal(proxy, context, refusal, None)
+        self._settle(outcome or derived, refusal.reason.value, status, len(body))
         proxy.metrics.refused(refusal.reason)
         self._talk.respond(status, lines, body, context.request, refusal.reason.value)
 

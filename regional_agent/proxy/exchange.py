@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal
+from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
@@ -30,7 +30,7 @@ from regional_agent.proxy.exchange_state import (
 )
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.request_end import end_request, refusal_of_context
+from regional_agent.proxy.request_end import end_request, response_of_refusal
 from regional_agent.proxy.retries import may_send_again, refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
@@ -47,7 +47,6 @@ _SENT: Final = SpanEvent.SENT
 _OK: Final = Outcome.OK
 _REVOKED: Final = Outcome.REVOKED
 _SATURATED: Final = Reason.SATURATED
-_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -298,11 +297,7 @@ class Exchange(AttemptOwner):
         self._client.finished(keep_alive=keep_alive)
 
     def _cut(self, failure: Refusal, outcome: Outcome | None = None) -> None:
-        """End a response that failed, with an error if its format permits it, else by closing the connection.
-
-        Args:
-            outcome: None to derive it from the reason.
-        """
+        """End a failed response, with an error if its format has one, else by a close. `outcome` as in `_refuse`."""
         response = self._sink.response
         assert response is not None
         self._target.drop()
@@ -319,16 +314,8 @@ class Exchange(AttemptOwner):
         if response is not None:
             self._cut(response.not_moved(refusal), None if response.has_begun else outcome)
             return
-        status, lines, body = refusal_of_context(proxy, context, refusal)
-        error = self._sink.engine_error
-        if error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
-            # No other target could serve the request after all.
-            status, lines, body = error
-            outcome = Outcome.ENGINE_ERROR
-        if outcome is None:
-            own_deadline, is_batch = context.own_deadline, context.is_batch
-            outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
-        self._settle(outcome, refusal.reason.value, status, len(body))
+        (status, lines, body), derived = response_of_refusal(proxy, context, refusal, self._sink.engine_error)
+        self._settle(outcome or derived, refusal.reason.value, status, len(body))
         proxy.metrics.refused(refusal.reason)
         self._client.respond(status, lines, body)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome
-from penstock.routing.reasons import Refusal
+from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.rate_limit_headers import rate_limit_lines
@@ -16,17 +16,37 @@ from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.tenants.settlement import settle
 
 _OK: Final = Outcome.OK
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
-def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
-    """Return status, header lines and body of the refusal of an authorized request, in the error format of its API."""
+Response = tuple[int, list[bytes], bytes]
+"""Status, header lines and body."""
+
+
+def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) -> Response:
+    """Return the refusal of an authorized request, in the error format of its API."""
     error_format = error_format_of(context.request)
     rng = proxy.rng if context.route_context is None else None
     status, lines, body = refusal_response(refusal, rng, error_format, context.request_id)
     if context.reservation is not None:
         lines.append(rate_limit_lines(context.reservation.budgets, error_format))
     return status, lines, body
+
+
+def response_of_refusal(
+    proxy: Proxy, context: RequestContext, refusal: Refusal, engine_error: Response | None
+) -> tuple[Response, Outcome]:
+    """Return the response to a refused request, and its outcome.
+
+    Args:
+        engine_error: the error of an engine, which the client receives where no other target could serve the request.
+    """
+    if engine_error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
+        return engine_error, Outcome.ENGINE_ERROR
+    own_deadline, is_batch = context.own_deadline, context.is_batch
+    outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
+    return refusal_of_context(proxy, context, refusal), outcome
 
 
 def end_request(
