@@ -45,7 +45,7 @@ _CRLF_END: Final = b"\r\n\r\n"
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
-_NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
+NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
@@ -229,7 +229,7 @@ class AnswerParser:
             # A stream may end without an empty line after its last event.
             rest = b""
         if complete and self.needs_json and not (is_json or self.is_unreadable):
-            self.error = self.error or _NOT_JSON
+            self.error = self.error or NOT_JSON
         all_ended = complete or self.choices == 1 or self._final_at >= 0
         if not self.finish_reason and all_ended and self._last:
             self._read_finish(last_record(self._last, lines=lines))
@@ -396,7 +396,7 @@ class AnswerParser:
             self._reducer.feed(part)
             return
         if self.needs_json and not self._held.size_bytes and not begins_json(part):
-            self.error = _NOT_JSON
+            self.error = NOT_JSON
         self._reducer = self._held.add(part, self._format.wanted)
 
     def _read_reduced(self) -> None:

@@ -468,10 +468,11 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
         (responds(body_of(WHOLE)[:60]), PLAIN, 502, 502),
         (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 200, 200),
         (responds(PAGE, head=PAGE_HEAD), PLAIN, 502, 200),
+        (responds(b"busy", head=PAGE_HEAD.replace(b"html", b"plain")), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
         (responds(b"not found"), STREAM, 502, 502),
     ],
-    ids=["text", "half", "half, begun", "page", "page for a stream", "text for a stream"],
+    ids=["text", "half", "half, begun", "page", "plain", "page for a stream", "text for a stream"],
 )
 async def test_what_is_no_answer_is_an_error_of_the_engine(
     tmp_path: Path, script: Script, asked: dict[str, Any], status: int, of_own_route: int
@@ -490,18 +491,24 @@ async def test_what_is_no_answer_is_an_error_of_the_engine(
 
 
 @pytest.mark.parametrize("stated", [b"application/json", b"text/plain", b"application/x-ndjson"])
-@pytest.mark.parametrize("form", ["lines", "whole", "pretty"])
+@pytest.mark.parametrize("form", ["lines", "whole", "pretty", "text"])
 async def test_json_lines_of_any_content_type_are_metered(tmp_path: Path, stated: bytes, form: str) -> None:
     end = {"done": True, "done_reason": "stop", "prompt_eval_count": 12, "eval_count": 3}
     records = [{"message": {"content": "a"}, "done": False}] * 3 if form == "lines" else []
     body = b"".join(body_of(each) + b"\n" for each in [*records, end])
     if form == "pretty":
         body = json.dumps(end, indent=2).encode()
+    elif form == "text":
+        body = b"busy"
     script = responds(body, head=b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n" % stated)
     async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
         agent.config.policy = replace(agent.config.policy, routes=tuple(preset_routes("ollama")))
-        assert (await ask(agent, body=body_of(PLAIN), path="/api/chat")).body == body
+        answer = await ask(agent, body=body_of(PLAIN), path="/api/chat")
+        if form == "text":
+            assert (answer.status, agent.counted(), metered(agent)) == (502, {"refused": 1}, (0, 0, 0, 0))
+            return
+        assert answer.body == body
         is_read = form != "pretty" or stated != b"application/x-ndjson"
         assert (agent.counted(), metered(agent)[3]) == ({"ok": 1}, 0 if is_read else 1)
         assert not is_read or metered(agent) == (12, 0, 3, 0)

@@ -12,9 +12,9 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_status
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, NOT_JSON, AnswerParser
 from penstock.pools.placement import WorkEstimate
-from penstock.routes.route import Route, StreamKind
+from penstock.routes.route import BodyKind, Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.routing.attempt import Attempt
@@ -31,10 +31,12 @@ _UNREAD: Final = -1
 _UNSTATED: Final = -2
 """A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
 
-_PAGE: Final = -3
-"""A page for people, such as that of a proxy which asks for a sign-in. Only routes of a policy may respond with one."""
+_TEXT: Final = -3
+"""As _UNSTATED, but text, such as the page of a proxy which asks for a sign-in: no answer on routes of presets with
+requests in JSON, unless it is JSON or events. Routes of a policy may respond with any text."""
 
 _OK: Final = Outcome.OK
+_JSON_BODY: Final = BodyKind.JSON
 _SSE_KIND: Final = StreamKind.SSE
 _LINES_KIND: Final = StreamKind.NDJSON
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -59,6 +61,8 @@ class AnswerIntake:
         self.parser = parser
         self._if_json = if_json
         self._if_events = if_events
+        self.needs_json = False
+        """Whether a stream of lines that does not begin like JSON is an error."""
         self.rest = b""
         """What the client has yet to receive of a response whose end `breaks_off` has read."""
         self.held = b""
@@ -66,6 +70,10 @@ class AnswerIntake:
 
     def begin(self, part: bytes) -> bool:
         """Read a part before the response is committed; returns whether it can be decided now."""
+        if self.needs_json and (first := part.lstrip()[:1]):
+            self.needs_json = False
+            if first not in (b"{", b"["):
+                self.parser.error = NOT_JSON
         if (self._if_json or self._if_events) is not None and (first := part.lstrip()[:1]):
             needs_end = self.parser.needs_end
             if self.parser.reads_lines:
@@ -160,7 +168,7 @@ def intake_of(
         kind = EVENTS if has_events else JSON
     if has_lines and stated != EVENTS:
         kind = LINES
-    is_page = stated == _PAGE and (route is None or not route.source)
+    is_text = stated == _TEXT and (route is None or (not route.source and route.body is _JSON_BODY))
     if_json = if_events = None
     if has_lines and kind != stated and not coding:
         if_json = AnswerParser(answer_format, JSON, coding, False)
@@ -171,23 +179,24 @@ def intake_of(
         elif stated <= _UNSTATED:
             if_json = AnswerParser(answer_format, JSON, coding, False)
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
-    intake.parser.needs_event = streaming and (stated in (EVENTS, LINES) or is_page)
+    intake.parser.needs_event = streaming and (stated >= JSON or is_text)
     intake.parser.choices = estimate.ask.count
     closes = length is None and b"transfer-encoding" not in by_name
     needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
-    intake.parser.needs_json = kind == JSON and (stated == JSON or is_page) and not needs_end and head.status != 206
+    intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end and head.status != 206
+    intake.needs_json = kind == LINES and (stated >= JSON or is_text) and not coding
     return intake
 
 
 def _kind_of(content_type: bytes) -> int:
     media_type = content_type.partition(b";")[0].strip().lower()
     kind = _UNREAD
-    if not media_type or media_type == b"application/octet-stream" or media_type.startswith(b"text/"):
+    if not media_type or media_type == b"application/octet-stream":
         kind = _UNSTATED
+    elif media_type.startswith(b"text/"):
+        kind = _TEXT
     if media_type == EVENT_STREAM_TYPE:
         kind = EVENTS
-    elif media_type == b"text/html":
-        kind = _PAGE
     elif media_type in NDJSON_TYPES:
         kind = LINES
     elif media_type == b"application/json" or media_type.endswith(b"+json"):
