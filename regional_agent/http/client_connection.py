@@ -77,13 +77,13 @@ class ClientConnection:
     def data_received(self, data: bytes) -> None:
         sequencer, state = self.sequencer, self.sequencer.state
         if state is REQUESTS or state is UPLOAD:
-            sequencer.receive(data)
+            sequencer.parser.receive(data)
             self._process()
         elif state is TUNNEL:
             if self._tunnel is not None:
                 self._tunnel.on_client_bytes(data)
         elif state is UPGRADING:
-            sequencer.receive(data)
+            sequencer.parser.receive(data)
             self.transport.pause_reading()
         else:
             self.transport.linger_on()
@@ -227,7 +227,7 @@ class ClientConnection:
         They are processed in the next turn of the event loop, as bytes that had not arrived would be: the caller may be
         `_process`, or a handler that is not in place yet.
         """
-        if not self.sequencer.holds_bytes:
+        if not self.sequencer.parser.has_more:
             self.transport.resume_reading()
         elif not self._process_due:
             self._process_due = True

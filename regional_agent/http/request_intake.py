@@ -94,7 +94,7 @@ class RequestIntake:
             if receiving is not None:
                 transport.waits_since = self._listener.clock()
         upload = sequencer.uploading
-        if sequencer.holds_bytes:
+        if sequencer.parser.has_more:
             transport.pause_reading()
         elif upload is None or upload.started or upload.received_bytes <= SMALL_BODY_BYTES:
             return
@@ -130,7 +130,7 @@ class RequestIntake:
             return None
         refusal: Refusal | None = None
         waited_s = now - self._transport.waits_since
-        if sequencer.in_head:
+        if sequencer.parser.in_head:
             if sequencer.serving is None and waited_s > self._limits.head_timeout_s:
                 refusal = Refusal(_TIMEOUT, "the request head did not arrive in time")
         else:

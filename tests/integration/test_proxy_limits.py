@@ -284,7 +284,7 @@ async def test_pipelining_is_bounded_within_one_read(tmp_path: Path) -> None:
         client.send(post(BODY) + small * 2000 + post(BODY) * 200 + small * 2000)
         await until(lambda: bool(gpu.requests))
         (connection,) = agent.listener.connections
-        await until(lambda: connection.sequencer.holds_bytes)
+        await until(lambda: connection.sequencer.parser.has_more)
         assert len(connection.sequencer._waiting) <= Limits().max_pipelined
         release.set()
         assert (await client.answer()).status == 200

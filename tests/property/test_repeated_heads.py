@@ -138,7 +138,7 @@ def test_a_repeated_request_head_is_not_parsed_again() -> None:
     async def body() -> None:
         connection = connected()
         assert (await reported(connection, head % (5, b"one", b"hello"))).startswith(b"HTTP/1.1 200")
-        messages: Any = connection.sequencer._parser._messages
+        messages: Any = connection.sequencer.parser._messages
         parser, unwanted = messages._http, Unwanted()
         messages._http = unwanted
         for id_, text in ((b"one", b"hello"), (b"two", b"hello you"), (b"3", b"")):

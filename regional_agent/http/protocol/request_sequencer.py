@@ -40,10 +40,10 @@ class RequestSequencer:
         """Start before the first request.
 
         Args:
-            parser: parses the client's bytes.
             max_waiting: number of waiting requests from which on no further request is taken from the parser.
         """
-        self._parser = parser
+        self.parser = parser
+        """Receives the bytes of the client; `next_received` returns what they contain."""
         self._max_waiting = max_waiting
         self.state: State = REQUESTS
         self.uploading: Request | None = None
@@ -60,10 +60,6 @@ class RequestSequencer:
 
     # what the client sends
 
-    def receive(self, data: bytes) -> None:
-        """Add bytes of the client; `next_received` returns what they contain."""
-        self._parser.receive(data)
-
     def next_received(self) -> Received | None:
         """Return what the client has sent next; None if that needs more bytes, or has to wait.
 
@@ -71,7 +67,7 @@ class RequestSequencer:
         """
         if not self.receives_requests or (self._waiting and self.is_full):
             return None
-        parser = self._parser
+        parser = self.parser
         received = parser.next()
         self.is_drained = False
         if isinstance(received, Request):
@@ -97,11 +93,6 @@ class RequestSequencer:
             self._waiting.append(request)
 
     @property
-    def holds_bytes(self) -> bool:
-        """Whether bytes were received that have to wait, so that no more should be read."""
-        return self._parser.has_more
-
-    @property
     def receives_requests(self) -> bool:
         """Whether the client may send requests."""
         return self.state is REQUESTS or self.state is UPLOAD
@@ -109,14 +100,9 @@ class RequestSequencer:
     @property
     def receiving(self) -> Request | None:
         """The request of which a part has arrived, perhaps a part of its head."""
-        if self.uploading is not None or not self.receives_requests or self._parser.has_more:
+        if self.uploading is not None or not self.receives_requests or self.parser.has_more:
             return self.uploading
-        return self._parser.request
-
-    @property
-    def in_head(self) -> bool:
-        """Whether the head of `receiving` is incomplete."""
-        return self._parser.in_head
+        return self.parser.request
 
     @property
     def is_full(self) -> bool:
@@ -212,11 +198,11 @@ class RequestSequencer:
     def upgrade(self) -> bytes:
         """Give all further bytes to the new protocol, and return those that have been received."""
         self._enter(UPGRADE)
-        return self._parser.take_rest()
+        return self.parser.take_rest()
 
     def _stop(self, event: Event, dropped: list[Request]) -> None:
         self._enter(event)
-        self._parser.take_rest()
+        self.parser.take_rest()
         if self.uploading is not None and self.uploading not in dropped:
             dropped.append(self.uploading)
         self.uploading, self._continue_due = None, False

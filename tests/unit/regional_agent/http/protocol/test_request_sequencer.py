@@ -52,7 +52,7 @@ def sequencer(max_waiting: int = 16) -> RequestSequencer:
 def received(sequencer: RequestSequencer, data: bytes = b"") -> Iterator[Received]:
     """What `data` contains, as far as it may be taken now."""
     if data:
-        sequencer.receive(data)
+        sequencer.parser.receive(data)
     while (found := sequencer.next_received()) is not None:
         yield found
 
@@ -101,7 +101,7 @@ def transcript(pieces: list[bytes]) -> list[object]:
                 elif isinstance(due, RequestRefused):
                     told.append("refusal")
                     one.end()
-    told.append((one.state, one.receiving is None, one.in_head))
+    told.append((one.state, one.receiving is None, one.parser.in_head))
     return merged(told)
 
 
@@ -172,12 +172,12 @@ def test_pipelined_requests_are_handled_one_at_a_time_in_order() -> None:
 def test_no_request_is_taken_while_enough_wait() -> None:
     one = sequencer(max_waiting=2)
     assert targets(received(one, b"".join(GET % number for number in range(5)))) == [b"/0", b"/1"]
-    assert one.holds_bytes
+    assert one.parser.has_more
     for number in range(5):
         assert turn(one).target == b"/%d" % number
         one.finish()
         list(received(one))
-    assert not one.holds_bytes
+    assert not one.parser.has_more
 
 
 def test_no_request_is_taken_while_the_waiting_ones_are_large() -> None:
@@ -284,7 +284,7 @@ def test_the_end_drops_everything_once() -> None:
     assert isinstance(upload, HeadReceived)
     assert {each.target for each in one.end()} == {b"/0", b"/1", b"/2"}
     assert one.end() == []
-    assert (one.state, one.next_turn(), one.receiving, one.holds_bytes) == (ENDED, None, None, False)
+    assert (one.state, one.next_turn(), one.receiving, one.parser.has_more) == (ENDED, None, None, False)
 
 
 def test_bytes_after_an_offer_belong_to_the_new_protocol() -> None:
@@ -292,12 +292,12 @@ def test_bytes_after_an_offer_belong_to_the_new_protocol() -> None:
     (offer,) = received(one, WEBSOCKET % 1 + b"\x81\x00")
     assert isinstance(offer, Request)
     assert (one.state, offer.upgrade) == (UPGRADING, b"websocket")
-    one.receive(b"\x82\x00")
+    one.parser.receive(b"\x82\x00")
     assert list(received(one)) == []
-    assert one.holds_bytes
+    assert one.parser.has_more
     assert not one.may_keep_alive(turn(one)), "what follows an offer that the server declines is unknown"
     assert one.upgrade() == b"\x81\x00\x82\x00"
-    assert (one.state, one.holds_bytes) == (TUNNEL, False)
+    assert (one.state, one.parser.has_more) == (TUNNEL, False)
 
 
 def test_an_offer_of_another_protocol_is_ignored() -> None:
@@ -349,6 +349,6 @@ def test_an_incomplete_head_is_being_received() -> None:
     assert (list(received(one)), one.receiving) == ([], None)
     assert list(received(one, (GET % 1)[:8])) == []
     assert one.receiving is not None
-    assert one.in_head
+    assert one.parser.in_head
     assert targets(received(one, (GET % 1)[8:])) == [b"/1"]
     assert one.receiving is None
