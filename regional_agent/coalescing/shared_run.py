@@ -16,7 +16,7 @@ import structlog
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import HOP_BY_HOP, REFUSAL_HEADER, Header
+from regional_agent.http.headers.header_rules import HOP_BY_HOP, LIMIT_PREFIXES, REFUSAL_HEADER, Header
 from regional_agent.http.messages import Request, status_line, with_common_lines
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import CompleteRequest
@@ -30,6 +30,7 @@ from regional_agent.jobs.internal_connection import (
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.responses.client_response import ClientResponse
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.result_cache.result_cache import CacheUse
 from regional_agent.upstream.response_head import ResponseHead
 
@@ -56,6 +57,8 @@ log = structlog.get_logger()
 Refuse = Callable[[Refusal, Request], tuple[int, list[bytes], bytes]]
 Serve = Callable[[Request, ClientConnection], Handler | None]
 """Runs a request by itself."""
+Reauthorize = Callable[[RequestContext, str], Refusal | None]
+"""Returns why a client may not receive more of a response of a region, after a change of policy or of its tenant."""
 
 
 class RunRequests(NamedTuple):
@@ -83,11 +86,18 @@ class Client(NamedTuple):
     use: CacheUse | None
     """How the request uses the result cache; None if it does not."""
     headers: RunHeaders
-    tenant: str
+    identity: tuple[str, str | None]
+    """Tenant and API key."""
+    context: RequestContext | None
+    """What the client may receive, if others of its run may be of other keys or tenants."""
 
-    def respond(self, found: InternalResponse) -> None:
-        """Send the whole response of the run."""
-        lines = _lines(found.headers)
+    def respond(self, found: InternalResponse, *, is_own: bool) -> None:
+        """Send the whole response of the run.
+
+        Args:
+            is_own: whether the run is that of this client's tenant and key.
+        """
+        lines = _lines(found.headers, is_own=is_own)
         if self.use is None:
             self.connection.respond(found.status, lines, found.body)
         else:
@@ -97,14 +107,17 @@ class Client(NamedTuple):
 class SharedRun:
     """One run, and the clients that wait for it."""
 
-    def __init__(self, requests: RunRequests, serve: Serve, metrics: CoalescingMetrics) -> None:
+    def __init__(
+        self, requests: RunRequests, serve: Serve, reauthorize: Reauthorize, metrics: CoalescingMetrics
+    ) -> None:
         self._requests = requests
         self._serve = serve
+        self._reauthorize = reauthorize
         self._metrics = metrics
         self._clients: list[RunClient] = []
         self._task: asyncio.Task[None] | None = None
-        self._tenant = ""
-        """Tenant of the first client, which is the sender of the run."""
+        self._identity: tuple[str, str | None] | None = None
+        """That of the first client, which is the sender of the run."""
         self._stream: ResponsePart | None = None
         """The first part of the response if it is a stream."""
         self._beginning: list[bytes] = []
@@ -118,8 +131,8 @@ class SharedRun:
 
     def join(self, client: Client) -> Handler:
         """Add a client."""
-        self._tenant = self._tenant or client.tenant
-        handler = RunClient(self, client)
+        self._identity = self._identity or client.identity
+        handler = RunClient(self, client, is_own=client.identity == self._identity)
         self._clients.append(handler)
         if self._stream is not None:
             # The connection does not have the handler yet, which must hear of a full write buffer.
@@ -170,16 +183,18 @@ class SharedRun:
         """End the requests of clients whose response is not streamed; returns how many receive that of the run."""
         left_bytes, served = MAX_COPIED_BYTES, 0
         is_refused = found is not None and REFUSAL_HEADER in found.headers
-        for client in (each.client for each in clients):
+        for each in clients:
             left_bytes -= 0 if found is None else len(found.body)
+            client = each.client
             request, connection = client.request, client.connection
-            # What the agent refuses one tenant, another one may receive.
-            if is_too_large or left_bytes < 0 or (is_refused and client.tenant != self._tenant):
+            refusal = _LOST if found is None else self._refusal(client, found.headers)
+            # What the agent refuses one key, another one may receive.
+            if is_too_large or left_bytes < 0 or (is_refused and not each.is_own):
                 connection.hand_over(request, self._serve(request, connection))
-            elif found is None:
-                connection.respond(*client.refuse(_LOST, request))
+            elif found is None or refusal is not None:
+                connection.respond(*client.refuse(refusal or _LOST, request))
             else:
-                client.respond(found)
+                client.respond(found, is_own=each.is_own)
                 served += 1
         return served
 
@@ -200,6 +215,12 @@ class SharedRun:
                 break
         return found
 
+    def _refusal(self, client: Client, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Why a client may not receive more of the response, whose `headers` name the serving region."""
+        if client.context is None:
+            return None
+        return self._reauthorize(client.context, headers.get(b"x-penstock-region", b"").decode("latin-1"))
+
     # streams
 
     def _on_part(self, part: ResponsePart) -> bool:
@@ -210,6 +231,11 @@ class SharedRun:
             self._stream = part
         for client in self._clients:
             self._begin(client)
+        for client in [*self._clients]:
+            refusal = self._refusal(client.client, part.headers)
+            if refusal is not None:
+                self._clients.remove(client)
+                client.end_with_error(refusal)
         self._beginning.append(part.content)
         self._beginning_bytes += len(part.content)
         if self._beginning_bytes > MAX_REPLAYED_BYTES:
@@ -219,7 +245,7 @@ class SharedRun:
         # Clients that are all slow delay the engine, and none is behind another one.
         for client in far_behind if any(each.is_writable for each in self._clients) else ():
             self._clients.remove(client)
-            client.end_slow()
+            client.end_with_error(_TOO_SLOW)
         self.clients_changed()
         return True
 
@@ -238,8 +264,10 @@ class SharedRun:
 class RunClient(CompleteRequest):
     """The handler of a client's request that shares a run."""
 
-    def __init__(self, run: SharedRun, client: Client) -> None:
+    def __init__(self, run: SharedRun, client: Client, *, is_own: bool) -> None:
         self.client = client
+        self.is_own = is_own
+        """Whether the run is that of this client's tenant and key."""
         self._run = run
         self._response: ClientResponse | None = None
         self._request_id = ""
@@ -256,7 +284,8 @@ class RunClient(CompleteRequest):
     def begin(self, stream: ResponsePart, beginning: bytes) -> None:
         """Send the head of a stream, and its beginning."""
         request, response = self.client.request, ClientResponse(self.client.connection)
-        lines = b"".join([status_line(stream.status), *with_common_lines(_lines(stream.headers), request)])
+        own_lines = with_common_lines(_lines(stream.headers, is_own=self.is_own), request)
+        lines = b"".join([status_line(stream.status), *own_lines])
         by_name = {name: value for name, value in stream.headers.items() if name not in _OWN_FRAMING}
         response.start(ResponseHead(stream.status, [*by_name.items()], by_name), None, lines, request, None)
         self._response = response
@@ -285,12 +314,12 @@ class RunClient(CompleteRequest):
         else:
             connection.abort()
 
-    def end_slow(self) -> None:
-        """End the stream of a client that is too far behind, with an error."""
+    def end_with_error(self, refusal: Refusal) -> None:
+        """End the stream of one client with an error."""
         response, connection = self._response, self.client.connection
         assert response is not None
         error_format = error_format_of(self.client.request)
-        if response.end_with_error(_TOO_SLOW, error_format, self._request_id, to_peer=False):
+        if response.end_with_error(refusal, error_format, self._request_id, to_peer=False):
             connection.finished(keep_alive=False)
         else:
             connection.abort()
@@ -331,5 +360,10 @@ def _is_stream(part: ResponsePart) -> bool:
     return is_stream and part.status == 200 and b"content-encoding" not in part.headers
 
 
-def _lines(headers: dict[bytes, bytes]) -> list[bytes]:
-    return [b"%b: %b\r\n" % header for header in headers.items() if header[0] not in _OWN_FRAMING]
+def _lines(headers: dict[bytes, bytes], *, is_own: bool) -> list[bytes]:
+    """The header lines for a client; what is left of budgets is that of the sender of the run alone."""
+    return [
+        b"%b: %b\r\n" % header
+        for header in headers.items()
+        if header[0] not in _OWN_FRAMING and (is_own or not header[0].startswith(LIMIT_PREFIXES))
+    ]

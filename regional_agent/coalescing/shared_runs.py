@@ -21,12 +21,12 @@ from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.route import ModelSource
 from penstock.routing.reasons import Refusal
 from penstock.tenancy.permissions import permits_name
-from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.coalescing.shared_run import Client, Refuse, RunHeaders, RunRequests, Serve, SharedRun
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import WaitingRequest
+from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.work_estimate import SESSION_HEADER
@@ -63,14 +63,15 @@ class SharedRuns:
         read: Read,
         connect: Connect,
         serve: Serve,
-        metrics: CoalescingMetrics,
+        proxy: Proxy,
     ) -> None:
         """Start without a run."""
         self._authorization = authorization
         self._read = read
         self._connect = connect
         self._serve = serve
-        self._metrics = metrics
+        self._reauthorize = proxy.router.reauthorization.reauthorize
+        self._metrics = proxy.metrics.coalescing
         self._runs: dict[Key, SharedRun] = {}
         self.cache: AgentResultCache | None = None
         """The kept responses; None keeps none."""
@@ -96,14 +97,21 @@ class SharedRuns:
             return Taken(None)
         if use is None and not is_shared:
             return None
-        owner = self._owner(policy, request, sender) if is_shared else ()
-        if isinstance(owner, Refusal):
+        context = self._context(policy, request, sender) if is_shared else None
+        if isinstance(context, Refusal):
             if use is not None:
                 use.release()
-            connection.respond(*refuse(owner, request))
+            connection.respond(*refuse(context, request))
             return Taken(None)
-        key: Key = (*owner, route.name, request.target, body, headers, use.key if use is not None else b"")
-        client = Client(request, connection, refuse, use, headers, sender.tenant.name)
+        key: Key = (
+            *_owner(sender, context),
+            route.name,
+            request.target,
+            body,
+            headers,
+            use.key if use is not None else b"",
+        )
+        client = Client(request, connection, refuse, use, headers, (sender.tenant.name, sender.principal.key), context)
 
         def run() -> Handler:
             return self._join(key if is_shared else (object(),), sender, client)
@@ -116,18 +124,12 @@ class SharedRuns:
             return Taken(None)
         return Taken(_look_up(client, use, run) if use.asks_redis else run())
 
-    def _owner(self, policy: Policy, request: Request, sender: Sender) -> Key | Refusal:
-        """Return whose requests may share the run of a request, or the refusal of the request.
-
-        Tenants that share runs do so if both may use the model, in the same regions.
-        """
-        principal, coalescing = sender.principal, policy.coalescing
-        if coalescing is UNSET or not permits_name((coalescing.shared_by,), principal.tenant.name):
-            return principal.tenant.name, principal.key, principal.models, sender.facts
-        context = self._read(policy, request, sender)
-        if isinstance(context, Refusal):
-            return context
-        return context.model, context.estimate.adapter, context.residency.permitted.name, sender.facts.data_class
+    def _context(self, policy: Policy, request: Request, sender: Sender) -> RequestContext | Refusal | None:
+        """Return the context of a request that may share the run of another tenant, or its refusal; None for one that
+        may not."""
+        coalescing = policy.coalescing
+        is_shared = coalescing is not UNSET and permits_name((coalescing.shared_by,), sender.tenant.name)
+        return self._read(policy, request, sender) if is_shared else None
 
     def _join(self, key: Key, sender: Sender, client: Client) -> Handler:
         """Let a client wait for the response of a run that is in progress, or that starts now."""
@@ -142,7 +144,7 @@ class SharedRuns:
             )
             headers = (*client.headers.to_engine, *client.headers.choosing)
             head += b"".join([b"%b: %b\r\n" % header for header in headers])
-            run = SharedRun(self._connect(sender), self._serve, self._metrics)
+            run = SharedRun(self._connect(sender), self._serve, self._reauthorize, self._metrics)
             self._runs[key] = run
             run.start(head, bytes(request.body), lambda: self._forget(key, run))
         else:
@@ -153,6 +155,17 @@ class SharedRuns:
         """Let no further client join a run."""
         if self._runs.get(key) is run:
             del self._runs[key]
+
+
+def _owner(sender: Sender, context: RequestContext | None) -> Key:
+    """Return whose requests may share the run of a request.
+
+    Tenants that share runs do so if both may use the model, in the same regions.
+    """
+    if context is None:
+        principal = sender.principal
+        return principal.tenant.name, principal.key, principal.models, sender.facts
+    return context.model, context.estimate.adapter, context.residency.permitted.name, sender.facts.data_class
 
 
 def _headers_of(policy: Policy, request: Request) -> RunHeaders:

@@ -65,9 +65,7 @@ class TrafficService(RoutedService):
         self._jobs = jobs
         self.copies: RequestCopies | None = None
         """Copies requests for a version in a rollout; None copies none."""
-        self._shared_runs = SharedRuns(
-            reader.authorization, self._read_shared, self._connect, self._serve, proxy.metrics.coalescing
-        )
+        self._shared_runs = SharedRuns(reader.authorization, self._read_shared, self._connect, self._serve, proxy)
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""

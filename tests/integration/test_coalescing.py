@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.models import ModelVersions, Version
+from penstock.policy.kinds.tenants import Quota
 from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from regional_agent.coalescing import shared_run
@@ -254,6 +255,37 @@ async def test_tenants_share_runs_only_if_the_policy_names_both(tmp_path: Path) 
         release.set()
         assert [(await clients[name].answer()).status for name in ("b", "other")] == [200, 200]
         for client in clients.values():
+            client.close()
+
+
+async def test_a_shared_stream_has_no_limits_of_its_sender_and_ends_with_a_clients_own_key(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(event("one")))
+        await release.wait()
+        writer.write(chunk(event("two")) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with sharing(tmp_path, streams) as (agent, gpu):
+        keys = with_tenants(agent, "a", "b")
+        policy = agent.config.policy
+        limited = replace(policy.tenants["a"], quota=Quota(100.0, None, None))
+        policy = replace(policy, tenants={**policy.tenants, "a": limited})
+        agent.config.policy = replace(policy, coalescing=Coalescing(("openai-*",), shared_by=("a", "b")))
+        first, joined = [await sent(agent, CHAT, f"Authorization: Bearer {keys[name]}", path=CHATS) for name in "ab"]
+        (_, own), (_, others) = await first.head(), await joined.head()
+        assert any(name.startswith("x-ratelimit-") for name in own)
+        assert not any(name.startswith("x-ratelimit-") for name in others)
+        assert await until_holds(joined, b"one") == event("one")
+        policy = agent.config.policy
+        agent.config.policy = replace(policy, tenants={"a": policy.tenants["a"]})
+        release.set()
+        assert await until_holds(first, b"[DONE]")
+        received = await joined.until_cut()
+        assert b"invalid_api_key" in received
+        assert b"two" not in received
+        assert len(gpu.requests) == 1
+        for client in (first, joined):
             client.close()
 
 
