@@ -67,6 +67,7 @@ def test_a_database_yields_a_site_in_each_country(ours: Path) -> None:
 
 def test_a_large_database_is_sampled(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(geoip, "MAX_NETWORKS_READ_WHOLE", 10)
+    monkeypatch.setattr(geoip, "SAMPLES", 1_000)
     monkeypatch.setattr(geoip, "IPv4Address", lambda number: ip_address(f"198.18.{number % 23}.{number % 256}"))
     sites = sites_from_database(ours, Random(1))
     assert len(sites) == len({site.country for site in SITES})

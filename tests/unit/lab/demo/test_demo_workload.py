@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 from random import Random
 
@@ -47,17 +48,20 @@ STRETCH = steadiest_stretch(TRACE, requests_wanted(PLANET, SCENARIO, 9.0))
 SITE = {site.name: site for site in SITES}
 
 
-def asks(seed: int = 3):
+def plan(seed: int):
     return plan_requests(STRETCH, PLANET, SCENARIO, MATRIX, Random(seed))
 
 
+asks = cache(plan)
+
+
 def test_the_same_seed_gives_the_same_requests() -> None:
-    assert asks(3) == asks(3)
+    assert plan(3) == asks(3)
     assert asks(3) != asks(4)
 
 
 def test_requests_are_in_order_with_distinct_ids() -> None:
-    story = asks()
+    story = asks(3)
     due_s = [ask.planned.at_s for ask in story]
     assert due_s == sorted(due_s)
     assert due_s[0] >= 0
@@ -69,7 +73,7 @@ def test_requests_are_in_order_with_distinct_ids() -> None:
 def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
     begin_s, end_s = SCENARIO.act_at_s(ActName.SURGE_BEGINS), SCENARIO.act_at_s(ActName.SURGE_ENDS)
     near, far = Counter(), Counter()
-    for seed in range(8):
+    for seed in (2, 3, 4):
         for ask in asks(seed):
             when = "surge" if begin_s <= ask.planned.at_s < end_s else "else"
             (near if nearest_first(SITE[ask.planned.site], REGIONS)[0] == "eu-de" else far)[when] += 1
@@ -79,7 +83,7 @@ def test_the_surge_multiplies_the_demand_of_its_region_only() -> None:
 
 
 def test_every_region_has_a_home_demand_in_every_phase() -> None:
-    story = asks()
+    story = asks(3)
     for phase in SCENARIO.phases:
         assert {ask.home for ask in story if phase.covers(ask.planned.at_s)} == set(REGIONS), phase.name
 
@@ -168,7 +172,7 @@ def test_phases_and_acts_follow_each_other() -> None:
 
 
 def test_there_is_a_key_for_every_tenant_with_requests() -> None:
-    assert {ask.planned.tenant for ask in asks()} == set(TENANT_KEYS)
+    assert {ask.planned.tenant for ask in asks(3)} == set(TENANT_KEYS)
 
 
 def test_shares_of_nearest_clients_sum_to_one() -> None:

@@ -83,6 +83,7 @@ def test_three_agents_find_cached_prefixes_as_one_does() -> None:
     assert shared["e2e_p99_s"] < 0.6 * others["e2e_p99_s"]
 
 
+@pytest.mark.long
 def test_shortest_work_first_costs_the_tail() -> None:
     by_arrival, shortest = "penstock, by arrival", "penstock, shortest, overtaken 60 s"
     in_turn, shortest_first = (FRONTIER_SCENARIOS[0].measure(name, LONGER, 1) for name in (by_arrival, shortest))
@@ -108,6 +109,7 @@ def test_an_interval_covers_the_ratio_and_shrinks_to_it() -> None:
     assert not at_least(0.51, "x", (0.5, (0.4, 0.6))).kept
 
 
+@pytest.mark.long
 def test_old_reports_cost_plans_with_spill_credits_less_than_plans_alone() -> None:
     scale = Scale(seeds=1, image_jobs=0, chat_s=0.0, step_s=20.0)
     runs = {name: OLD_REPORTS.measure(name, scale, 1) for name in (CENTRAL, PENSTOCK, WATERFALL, "latency only")}
