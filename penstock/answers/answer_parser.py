@@ -224,7 +224,8 @@ class AnswerParser:
         elif self._held.size_bytes:
             text = self._held.take().removeprefix(_BOM)
             self._read_record(text, counts=False)
-            is_json = self.ended if begins_container(text) else is_scalar(text)
+            if self.needs_json and not (self.ended and text[:1] == b"{"):
+                is_json = self.ended if begins_container(text) else is_scalar(text)
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
@@ -395,7 +396,7 @@ class AnswerParser:
         if self._reducer is not None:
             self._reducer.feed(part)
             return
-        if self.needs_json and not self._held.size_bytes and not begins_json(part):
+        if self.needs_json and part[:1] != b"{" and not self._held.size_bytes and not begins_json(part):
             self.error = NOT_JSON
         self._reducer = self._held.add(part, self._format.wanted)
 
