@@ -39,7 +39,8 @@ MAX_TRIES: Final = 2
 
 MAX_COPIED_BYTES: Final = 256 * 1024 * 1024
 """Maximum size (bytes) of the copies of one shared response, which are in memory until slow clients have received
-them. The requests of further clients run by themselves."""
+them. The requests of further clients run by themselves, or share another run. Of a stream, it limits what is kept for
+all clients that join, and what is kept for all that are behind."""
 
 MAX_REPLAYED_BYTES: Final = 256 * 1024
 """Size (bytes) of the beginning of a stream that is kept for clients that join. From then on, none joins."""
@@ -134,6 +135,8 @@ class SharedRun:
         self._identity = self._identity or client.identity
         handler = RunClient(self, client, is_own=client.identity == self._identity)
         self._clients.append(handler)
+        if self._beginning_bytes * len(self._clients) > MAX_COPIED_BYTES:
+            self._on_full()
         if self._stream is not None:
             # The connection does not have the handler yet, which must hear of a full write buffer.
             asyncio.get_running_loop().call_soon(self._begin, handler)
@@ -241,7 +244,10 @@ class SharedRun:
         if self._beginning_bytes > MAX_REPLAYED_BYTES:
             self._on_full()
             self._beginning.clear()
-        far_behind = [each for each in self._clients if not each.send(part.content)]
+        for client in self._clients:
+            client.send(part.content)
+        limit_bytes = min(MAX_BEHIND_BYTES, MAX_COPIED_BYTES // max(1, len(self._clients)))
+        far_behind = [each for each in self._clients if each.behind_bytes > limit_bytes]
         # Clients that are all slow delay the engine, and none is behind another one.
         for client in far_behind if any(each.is_writable for each in self._clients) else ():
             self._clients.remove(client)
@@ -271,7 +277,7 @@ class RunClient(CompleteRequest):
         self._run = run
         self._response: ClientResponse | None = None
         self._request_id = ""
-        self._behind_bytes = 0
+        self.behind_bytes = 0
         """Bytes that were written since the client could not receive."""
         self.is_writable = True
         """Whether the client can receive."""
@@ -294,15 +300,14 @@ class RunClient(CompleteRequest):
             response.add(beginning)
         response.flush()
 
-    def send(self, part: bytes) -> bool:
-        """Send a part of a stream; returns False once the client is too far behind."""
+    def send(self, part: bytes) -> None:
+        """Send a part of a stream."""
         response = self._response
         assert response is not None
         response.add(part)
         response.flush()
         if not self.is_writable:
-            self._behind_bytes += len(part)
-        return self._behind_bytes <= MAX_BEHIND_BYTES
+            self.behind_bytes += len(part)
 
     def end(self, *, complete: bool) -> None:
         """End a stream; one that is not complete is cut."""
@@ -334,7 +339,7 @@ class RunClient(CompleteRequest):
         """Apply the client's back-pressure to the run, if all its clients are as slow."""
         self.is_writable = writable
         if writable:
-            self._behind_bytes = 0
+            self.behind_bytes = 0
         self._run.clients_changed()
 
     def on_request_refused(self, refusal: Refusal) -> None:

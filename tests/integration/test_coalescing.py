@@ -112,7 +112,9 @@ async def until_holds(client: RawClient, content: bytes) -> bytes:
     return received
 
 
-async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(tmp_path: Path) -> None:
+async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = asyncio.Event()
 
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -137,9 +139,15 @@ async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(tmp
         release.clear()
         first.send(post(CHAT, path=CHATS))  # the connection is open
         assert (await first.head())[0] == 200
-        first.close()
+        await until_holds(first, b"one")
+        monkeypatch.setattr(shared_run, "MAX_COPIED_BYTES", len(event("one")))
+        late.send(post(CHAT, path=CHATS))
+        await until(lambda: shared(agent) == 3)
+        further = await sent(agent, CHAT, path=CHATS)
+        await until(lambda: len(gpu.requests) == 3)  # the copies for one more client would be too large
+        for client in (first, late, further):
+            client.close()
         await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
-        late.close()
 
 
 async def stalled(agent: Agent) -> RawClient:
@@ -153,7 +161,8 @@ async def stalled(agent: Agent) -> RawClient:
 async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_run, "MAX_BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(shared_run, "MAX_BEHIND_BYTES", 10**9)
+    monkeypatch.setattr(shared_run, "MAX_COPIED_BYTES", 200_000)
     size_bytes = 8_000_000
 
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
