@@ -41,9 +41,8 @@ POLL_S: Final = 0.1
 """Period (s) of the timer."""
 
 YIELD_S = 0.06
-"""Time (s) for which an agent leaves a free slot to another agent: the other agent detects the slot within about 20 ms,
-and its use is visible to all agents after about the same time again. Not Final: mypyc would copy the value into the
-code, where tests cannot change it."""
+"""Time (s) for which an agent leaves a free slot to another agent, which detects it within about 20 ms; its use is seen
+after 20 ms more. Not Final: mypyc would copy the value into the code, where tests cannot change it."""
 
 MAX_AT_ONCE: Final = 256
 """Number of requests that one pass dispatches; the next pass dispatches the remaining requests."""

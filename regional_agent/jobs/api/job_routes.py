@@ -173,9 +173,9 @@ class JobRoutes:
         if operation.name == "events":
             if (refusal := self._streams.refuse(tenant)) is not None:
                 return refusal
-            view = self._view(operation.item, holder, job_sender, limits.checks)
+            find = partial(self._view, operation.item, holder, job_sender, limits.checks)
             is_permitted = partial(self._is_permitted, request, connection, tenant)
-            stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
+            stream = WaitingResponse(request, connection, refuse, self._events(operation.item, find, is_permitted))
             self._streams.add(tenant, stream)
             return stream
         answer = self._answer(operation, request, holder, job_sender, limits.checks)
@@ -258,8 +258,8 @@ class JobRoutes:
             return False
         return isinstance(select_store(policy, self._stores.region, mask.permitted.regions), JobStore)
 
-    async def _events(self, item: str, found: Awaitable[View], is_permitted: Callable[[], bool]) -> Answer:
-        view = await found
+    async def _events(self, item: str, find: Callable[[], Awaitable[View]], is_permitted: Callable[[], bool]) -> Answer:
+        view = await find()
         return EventStream(job_events(await view(), view, partial(self._worker.wait, item), is_permitted))
 
     async def _answer(
