@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -11,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from regional_agent.jobs.api import jobs_api
-from regional_agent.jobs.storage import expiry
+from regional_agent.jobs.storage import expiry, job_stores_in_use
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.integration.test_async_requests import ended, submit
@@ -79,8 +81,14 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
         assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
 
 
-async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path) -> None:
-    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu) as (agent, client):
 
         async def uploaded(seconds: int) -> Any:
             fields = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}
@@ -91,14 +99,24 @@ async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path) -> None:
         assert file["expires_at"] == file["created_at"] + 7200
         after = {"anchor": "created_at", "seconds": 3600}
         created = await client.create(file["id"], output_expires_after=after)
+        later = file["expires_at"] + HOUR_S
+        for at in (later, later + HOUR_S):
+            assert await agent.jobs.expiry.sweep(at) == 1, "a look each hour: the batch reads the file"
+        release.set()
         output = (await client.ended(created.json()["id"]))["output_file_id"]
+        policy = agent.config.policy
+        (store,) = policy.job_stores
+        shorter = replace(store, retention_s=3 * HOUR_S)
+        agent.config.policy = replace(policy, job_stores=(shorter,))
+        await agent.jobs.expiry.sweep(time.time())
+        assert (await client.http.get(f"/v1/files/{file['id']}")).status_code == 200, "kept until the time it shows"
         shown = (await client.http.get(f"/v1/files/{output}")).json()
         assert shown["expires_at"] == shown["created_at"] + 3600
         files = FileStore(JobStorages().of(f"file://{tmp_path}/store"), Random(1), lambda: file["expires_at"])
         assert await files.find("open", file["id"]) is await files.find("open", output) is None
         assert await files.find_kept("open", file["id"]) is not None, "for a batch that runs"
-        later = file["expires_at"] + HOUR_S
-        assert await agent.jobs.expiry.sweep(later) == 2
+        monkeypatch.setattr(job_stores_in_use, "FileStore", partial(FileStore, clock=lambda: later))
+        await agent.jobs.expiry.sweep(later + HOUR_S)
         left = [path for path in objects(tmp_path / "store") if path.startswith("tenants/")]
         assert not [path for path in left if "/file" in path or path.endswith("output")], left
 
