@@ -1,7 +1,10 @@
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from control_plane.planning.report_intake import MAX_REPORT_BYTES
 from penstock.fleet.demand import MAX_CLASSES
-from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, MIN_PRIORITY
 from penstock.policy.residency import residency_class
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -89,7 +92,11 @@ def test_limits_the_number_of_traffic_classes(meter: DemandMeter, clock: Clock) 
         meter.offered(f"m-{number}", EU)
     clock.now += 1.0
     meter.settle()
-    assert len(meter.report()) == MAX_CLASSES
+    rows = meter.report()
+    assert len(rows) == MAX_CLASSES
+    regions = tuple(f"continent-region-{number:02d}" for number in range(20))
+    longest = [replace(row, model="m" * 64, regions=regions, priority=MIN_PRIORITY) for row in rows]
+    assert len(msgspec.msgpack.encode(longest)) < MAX_REPORT_BYTES / 1.5, "the leader accepts the report"
 
 
 def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
