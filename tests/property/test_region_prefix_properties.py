@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from random import Random
 
 from hypothesis import given
@@ -28,7 +29,16 @@ regions = st.frozensets(st.sampled_from(["a", "b", "c"]), min_size=1)
 prompts = st.lists(keys, min_size=1, max_size=70)
 
 
-@given(st.lists(st.tuples(prompts, regions, st.floats(0, 100)), max_size=20), st.sampled_from(["a", "b", "c"]))
+def chained(blocks: list[int]) -> list[int]:
+    """Keys as `prefix_keys` makes them: each is that of all blocks until then."""
+    return [int.from_bytes(sha256(bytes(blocks[: end + 1])).digest()[:7]) for end in range(len(blocks))]
+
+
+common_prompts = st.lists(st.integers(0, 1), min_size=1, max_size=70).map(chained)
+"""Prompts of which many have a common beginning."""
+
+
+@given(st.lists(st.tuples(common_prompts, regions, st.floats(0, 100)), max_size=20), st.sampled_from(["a", "b", "c"]))
 def test_a_beginning_is_published_only_to_regions_that_may_process_all_its_requests(
     sent: list[tuple[list[int], frozenset[str], float]], region: str
 ) -> None:
