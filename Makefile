@@ -32,7 +32,7 @@ COMPILED = $(CURDIR)/$(VENV)/compiled
 # CPPFLAGS to the flags of Python, among them -DNDEBUG and -fwrapv, and would put CFLAGS in their place.
 TO_WHEEL = CPPFLAGS="$$CPPFLAGS -Wno-all" $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist out/wheel/*.tar.gz
 TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py ejection*.py endpoints.py engine_faults*.py agent_runtime.py \
-	grey*.py location*.py peers.py policy_on*.py refusals*.py shared_load.py spilling*.py stream*.py takeover*.py time_limits.py \
+	grey*.py location*.py peers.py policy_on*.py refusals*.py shared_load.py spilling*.py stream*.py time_limits.py \
 	upstream*.py waiting*.py created*.py permissions.py tokens.py picker.py batches.py))
 
 # Otherwise each of the hundreds of processes that tests start would compile all of Penstock to bytecode.

@@ -76,6 +76,7 @@ async def until_there_is_a_leader(send: Callable[[], Awaitable[httpx.Response]])
             await asyncio.sleep(BETWEEN_S)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
     tmp_path: Path,
