@@ -18,6 +18,7 @@ from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
 from adapters.store.signed_store import SignedStore
+from control_plane.planning.report_intake import MAX_REPORT_BYTES
 from control_plane.status.status import Status
 from penstock.planning.plan import RegionPlan
 from tests.support.control_planes import (
@@ -181,7 +182,7 @@ async def test_bad_reports_change_nothing_and_the_plan_follows_the_others(
                 await http.post(url, content=body),
                 await http.post(url, content=body + b" ", headers=headers),
                 await http.post(url, content=poison, headers=poison_headers),
-                await http.post(url, content=b"x" * 300_000, headers=headers),
+                await http.post(url, content=b"x" * (MAX_REPORT_BYTES + 1), headers=headers),
             ]
         assert [answer.status_code for answer in answers] == [401, 401, 422, 413]
         assert all(answer.headers["content-type"] == "application/problem+json" for answer in answers)
