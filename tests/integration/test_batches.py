@@ -24,7 +24,7 @@ from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.batches import batch_run
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
-from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
+from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until, until_async
@@ -62,7 +62,7 @@ async def test_a_large_file_is_kept_in_parts_of_whole_lines_and_comes_back_uncha
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         uploaded = (await client.upload(content)).json()
         assert (uploaded["object"], uploaded["bytes"], uploaded["purpose"]) == ("file", len(content), "batch")
-        parts = sorted(path for path in (tmp_path / "store").rglob("file-data/*/*"))
+        parts = stored_files(tmp_path / "store", "*file-data/*")
         assert [path.name for path in parts] == ["000000", "000001", "000002"]
         assert all(path.read_bytes().endswith(b"\n") for path in parts)
         read = await client.http.get(f"/v1/files/{uploaded['id']}/content")
@@ -71,7 +71,7 @@ async def test_a_large_file_is_kept_in_parts_of_whole_lines_and_comes_back_uncha
         assert shown.json() == uploaded
         assert (await client.http.delete(f"/v1/files/{uploaded['id']}")).json()["deleted"] is True
         assert (await client.http.get(f"/v1/files/{uploaded['id']}")).status_code == 404
-        assert not [path for path in (tmp_path / "store").rglob("file-data/*/*") if path.is_file()]
+        assert not stored_files(tmp_path / "store", "*file-data/*")
 
 
 BAD = [
@@ -113,7 +113,7 @@ async def test_a_file_with_a_bad_line_is_refused_with_the_number_of_the_line(tmp
         assert (await client.http.post("/v1/files", json={})).json()["error"]["code"] == "bad_request"
 
         def nothing_is_kept() -> bool:
-            return [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == [tmp_path / "store/format"]
+            return stored_files(tmp_path / "store") == [tmp_path / "store/format"]
 
         await until(nothing_is_kept)
 

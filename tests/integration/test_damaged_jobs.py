@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_async_requests import ended
 from tests.integration.test_batches import serving
-from tests.support.jobs import EMBEDDINGS, embeds, input_file, job_store, request_line
+from tests.support.jobs import EMBEDDINGS, embeds, input_file, job_store, request_line, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import engine
 
@@ -28,7 +28,7 @@ async def test_a_batch_with_a_damaged_input_fails_with_the_line(
     content = b"".join(request_line(f"r{n}") for n in range(3))
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         file = (await client.upload(content)).json()["id"]
-        (part,) = (tmp_path / "store").rglob(f"file-data/{file}/000000")
+        (part,) = stored_files(tmp_path / "store", f"*file-data/{file}/000000")
         part.write_bytes(damaged)
         batch = await client.ended((await client.create(file)).json()["id"])
         (error,) = batch["errors"]["data"]
@@ -40,7 +40,7 @@ async def test_a_batch_with_a_damaged_input_fails_with_the_line(
 async def test_the_connection_of_damaged_content_is_closed(tmp_path: Path, damaged: bytes) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         file = (await client.upload(input_file(3))).json()["id"]
-        (part,) = (tmp_path / "store").rglob(f"file-data/{file}/000000")
+        (part,) = stored_files(tmp_path / "store", f"*file-data/{file}/000000")
         part.write_bytes(damaged)
         with pytest.raises(httpx.RemoteProtocolError):
             await client.http.get(f"/v1/files/{file}/content")
@@ -53,7 +53,7 @@ async def test_an_asynchronous_request_without_its_body_fails(tmp_path: Path) ->
         agent.jobs.worker._requests |= {str(n): None for n in range(store.concurrency)}  # type: ignore[misc]
         body = {"model": MODEL, "input": "text 1"}
         job = (await client.http.post(EMBEDDINGS, json=body, headers={"prefer": "respond-async"})).json()["id"]
-        (stored,) = (tmp_path / "store").rglob(f"job-data/{job}/body")
+        (stored,) = stored_files(tmp_path / "store", f"*job-data/{job}/body")
         stored.unlink()
         agent.jobs.worker._requests.clear()
         agent.jobs.worker.wake()

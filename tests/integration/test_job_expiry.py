@@ -20,7 +20,7 @@ from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
-from tests.support.jobs import embeds, input_file, job_store
+from tests.support.jobs import embeds, input_file, job_store, stored_files
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 
 HOUR_S = 3600.0
@@ -28,8 +28,7 @@ HOUR_S = 3600.0
 
 def objects(store: Path) -> list[str]:
     """Paths of all objects of a store but its format."""
-    found = (path for path in store.rglob("*") if path.is_file() and path.name != "format")
-    return sorted(str(path.relative_to(store)) for path in found)
+    return [str(path.relative_to(store)) for path in stored_files(store) if path.name != "format"]
 
 
 async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from regional_agent.jobs.batches import batch_run
 from tests.integration import test_batches
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent
-from tests.support.jobs import JobClient, job_store
+from tests.support.jobs import JobClient, job_store, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until
@@ -108,7 +108,7 @@ async def test_a_batch_of_messages_has_a_result_for_each_request(tmp_path: Path)
         assert (await client.http.get(f"/v1/batches/{batch['id']}")).status_code == 404
         deleted = await client.http.delete(f"{PATH}/{batch['id']}")
         assert deleted.json() == {"id": batch["id"], "type": "message_batch_deleted"}
-        left = [path for path in (tmp_path / "store/tenants").rglob("*") if path.is_file()]
+        left = stored_files(tmp_path / "store/tenants")
         assert left == [], "requests and results are deleted"
 
 
@@ -136,7 +136,7 @@ async def test_bad_requests_are_named_by_their_index_in_anthropics_format(tmp_pa
             assert refused.json()["error"]["type"] == "invalid_request_error"
             assert message in refused.json()["error"]["message"], refused.text
         assert (await client.http.get(f"{PATH}/nothing")).json()["error"]["type"] == "not_found_error"
-        assert not [path for path in (tmp_path / "store").rglob("tenants/**/*") if path.is_file()]
+        assert not stored_files(tmp_path / "store/tenants")
 
 
 async def test_a_cancelled_batch_of_messages_names_what_did_not_run(

@@ -23,7 +23,7 @@ from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
 from tests.integration.test_batches import serving
-from tests.support.jobs import JobClient, embeds, job_store, request_line
+from tests.support.jobs import JobClient, embeds, job_store, request_line, stored_files
 from tests.support.jobs import input_file as lines_of
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, s3_address, s3_server
 from tests.support.sockets import engine
@@ -62,7 +62,7 @@ class Uploader:
 
 def kept(tmp_path: Path) -> list[str]:
     """The objects of uploads in parts, without the marks of their deletion."""
-    return [str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store").rglob("uploads/*/**/0*")]
+    return [str(path) for path in stored_files(tmp_path / "store", "*uploads/*") if path.name.startswith("0")]
 
 
 async def test_parts_that_were_cut_anywhere_are_a_file_and_its_batch_runs(
@@ -129,7 +129,7 @@ async def test_a_refused_completion_names_the_lines_and_leaves_the_upload_as_it_
         status, code, message = await uploads.refused(upload, await uploads.parts(upload, bomb))
         assert (status, code) == (400, "invalid_json_line"), "a compressed file is not decompressed"
 
-        store = [path for path in (tmp_path / "store").rglob("file-data/*/*") if path.is_file()]
+        store = stored_files(tmp_path / "store", "*file-data/*")
         await until(lambda: len(store) == 1)
 
 
@@ -203,10 +203,9 @@ async def test_a_long_completion_goes_on_without_its_client(tmp_path: Path, monk
         may_read.set()
         await until(lambda: not agent.jobs.routes.completions.running)
         monkeypatch.setattr(completions, "WAIT_S", 30.0)
-        kept_problems = (tmp_path / "store").rglob("problem.json")
-        assert len(list(kept_problems)) == 1
+        assert len(stored_files(tmp_path / "store", "*problem.json")) == 1
         assert (await uploads.refused(upload, [of_bad]))[1] == "invalid_json_line"
-        assert not list((tmp_path / "store").rglob("problem.json")), "it is returned once"
+        assert not stored_files(tmp_path / "store", "*problem.json"), "it is returned once"
         both = await asyncio.gather(*(uploads.complete(upload, [of_good]) for _ in range(2)))
         assert len({each.json()["file"]["id"] for each in both}) == 1
         assert len((await client.http.get("/v1/files")).json()["data"]) == 1
@@ -295,7 +294,7 @@ async def test_an_upload_that_is_not_completed_is_deleted_with_what_a_late_url_w
         assert len(kept(tmp_path)) == 2, "a URL that was used at the end may still write"
         store.files.clock = lambda: created_at + LIFETIME_S
         await expiry.sweep(created_at + LIFETIME_S + 3 * 3600)
-        assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == [tmp_path / "store/format"]
+        assert stored_files(tmp_path / "store") == [tmp_path / "store/format"]
         assert (await client.http.get(f"/v1/uploads/{first}")).status_code == 404
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,9 @@ class JobClient:
         response = await self.http.get(f"/v1/files/{file}/content")
         assert response.status_code == 200, response.text
         return [json.loads(line) for line in response.content.splitlines()]
+
+
+def stored_files(store: Path, pattern: str = "*") -> list[Path]:
+    """Files of a folder store whose path matches `pattern`. Directories may vanish meanwhile, which `rglob` reports."""
+    found = (Path(folder, name) for folder, _, names in os.walk(store) for name in names)
+    return sorted(path for path in found if fnmatch(str(path.relative_to(store)), pattern))

@@ -7,12 +7,20 @@ import sys
 
 SCRIPT = """
 import os, time
+from pathlib import Path
 import adapters.etcd.etcd_connection
 import grpc
 channel = grpc.insecure_channel("127.0.0.1:1")
 channel.subscribe(lambda state: None, try_to_connect=True)
-tasks = "/proc/self/task"
-engines = lambda: {each for each in os.listdir(tasks) if "event_engine" in open(f"{tasks}/{each}/comm").read()}
+def engines():
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            if "event_engine" in (task / "comm").read_text():
+                found.add(task.name)
+        except OSError:
+            pass  # a thread that has ended
+    return found
 while not (before := engines()):
     time.sleep(0.01)
 time.sleep(0.2)
