@@ -14,13 +14,11 @@ import structlog
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
+from penstock.jobs.region_marks import RegionMarks
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
 
 BEAT_S: Final = 30.0
 """Interval (s) at which an agent changes the object of its region, and looks at those of others."""
-
-LOST_S: Final = 120.0
-"""Time (s) without a change after which a region is lost."""
 
 log = structlog.get_logger()
 
@@ -32,8 +30,7 @@ class LostRegions:
         """Prepare to find the regions of `stores.lost`; `run` does."""
         self._stores = stores
         self._rng = rng
-        self._seen: dict[str, tuple[bytes, float]] = {}
-        """The object of each region, and the monotonic time (s) since which it is the same."""
+        self._marks = RegionMarks()
         self._unreadable: dict[str, str] = {}
         """Why the store of a region cannot be read."""
 
@@ -54,16 +51,13 @@ class LostRegions:
         for store in self._stores.of_other_regions():
             region = store.batches.region
             try:
-                content = await store.files.storage.read(store_paths.alive(region))
+                mark = await store.files.storage.read(store_paths.alive(region))
             except ObjectMissing:
-                content = b""
+                mark = b""
             except StoreUnavailable as error:
                 unreadable[region] = f"the store {store.document.name} cannot be read: {error}"
                 continue
-            known = self._seen.get(region)
-            if known is None or known[0] != content:
-                self._seen[region] = content, time.monotonic()
-            elif time.monotonic() - known[1] >= LOST_S:
+            if self._marks.is_lost(region, mark, time.monotonic()):
                 lost.add(region)
         if lost != self._stores.lost:
             log.warning("the lost regions whose jobs run here", regions=sorted(lost), before=sorted(self._stores.lost))
