@@ -1,7 +1,11 @@
-"""A request that a client does not wait for on a connection (RFC 7240, `respond-async`): record, states, end."""
+"""A request that a client does not wait for on a connection (RFC 7240, `respond-async`): record, states, end.
+
+The states form a table, as those of a batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -32,6 +36,18 @@ class JobState(StrEnum):
     """There is no response: it was incomplete or too large, or the policy in force forbids the request."""
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+
+
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
+    JobState.QUEUED: frozenset({JobState.IN_PROGRESS, JobState.CANCELLING, JobState.FAILED}),
+    JobState.IN_PROGRESS: frozenset({JobState.COMPLETED, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLING}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.COMPLETED, JobState.FAILED}),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+    JobState.EXPIRED: frozenset(),
+}
+"""The allowed transitions; a state without any is an end. CANCELLING to COMPLETED: the response came before."""
 
 
 class AsyncRequest(msgspec.Struct, frozen=True):

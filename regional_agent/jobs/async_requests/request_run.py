@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
-from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, AsyncRequest, JobEnd, JobState
+from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
 from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
 from penstock.jobs.response_progress import ResponseProgress
@@ -131,6 +131,7 @@ class RequestRun:
         while True:
             try:
                 end = await self._result(found)
+                assert end.state in TRANSITIONS[self._state]
                 return end if await self._jobs.end(self.record, end) else None
             except StoreUnavailable as error:
                 log.warning("the result of a request was not written", job=self.record.id, error=str(error))
