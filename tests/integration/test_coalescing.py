@@ -112,9 +112,8 @@ async def until_holds(client: RawClient, content: bytes) -> bytes:
     return received
 
 
-async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def two_events() -> tuple[asyncio.Event, Script]:
+    """An engine's script of a stream of two events, and what releases the second one."""
     release = asyncio.Event()
 
     async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -122,6 +121,13 @@ async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(
         await release.wait()
         writer.write(chunk(event("two")) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
+    return release, streams
+
+
+async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, streams = two_events()
     async with sharing(tmp_path, streams) as (agent, gpu):
         first = await sent(agent, CHAT, path=CHATS)
         assert (await first.head())[0] == 200
@@ -268,13 +274,7 @@ async def test_tenants_share_runs_only_if_the_policy_names_both(tmp_path: Path) 
 
 
 async def test_a_shared_stream_has_no_limits_of_its_sender_and_ends_with_a_clients_own_key(tmp_path: Path) -> None:
-    release = asyncio.Event()
-
-    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(SSE_HEAD + chunk(event("one")))
-        await release.wait()
-        writer.write(chunk(event("two")) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-
+    release, streams = two_events()
     async with sharing(tmp_path, streams) as (agent, gpu):
         keys = with_tenants(agent, "a", "b")
         policy = agent.config.policy

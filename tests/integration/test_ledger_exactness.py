@@ -95,6 +95,16 @@ def agent_in(directory: Path, etcd: EtcdServer, gpu: ScriptedEngine, **settings:
     )
 
 
+async def serves_later(agent: AgentProcess) -> list[str]:
+    """Start an agent again; returns the requests that it has served since."""
+    await asyncio.to_thread(agent.start)
+    await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+    names = ["later-0", "later-1"]
+    for client in await ask(agent, *names):
+        client.close()
+    return names
+
+
 def received_by(gpu: ScriptedEngine) -> Counter[str | None]:
     """How often the engine received each request."""
     return Counter(each.header("x-request-id") for each in gpu.requests if each.head.startswith(b"POST"))
@@ -119,11 +129,7 @@ async def test_the_ledger_has_each_request_of_the_engine_once(tmp_path: Path, ow
             client.close()
 
         store.unlink()
-        await asyncio.to_thread(agent.start)
-        await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
-        finished += ["later-0", "later-1"]
-        for client in await ask(agent, "later-0", "later-1"):
-            client.close()
+        finished += await serves_later(agent)
         # The uploader, whose start takes long on a busy machine, works before the agent must wait for it.
         await until_async(lambda: stores_all(store, finished[:SERVED] + running))
         # The agent seals what it has, and the uploader puts it before it ends.
@@ -182,11 +188,7 @@ async def test_the_ledger_is_exact_after_a_full_disk_an_unavailable_store_and_ki
             client.close()
 
         store.unlink()
-        await asyncio.to_thread(agent.start)
-        await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
-        finished += ["later-0", "later-1"]
-        for client in await ask(agent, "later-0", "later-1"):
-            client.close()
+        finished += await serves_later(agent)
         await asyncio.to_thread(agent.kill)
         await asyncio.to_thread(agent.start)
         await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
