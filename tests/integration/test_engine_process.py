@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -121,7 +122,8 @@ def test_an_engine_without_a_writable_witness_does_not_serve(tmp_path: Path) -> 
             _ask_forever(url)
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 1
-        assert ".jsonl: a line was written only in part; is the disk full?" in errors
+        # The limit may be the end of a line.
+        assert re.search(r"\.jsonl: (a line was written only in part|cannot be written: File too large)", errors)
         assert errors.count("\n") == 1
     finally:
         process.kill()

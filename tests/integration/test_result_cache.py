@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import redis
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge, CachePur
 from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.result_cache.results_script import results_keys
 from regional_agent.result_cache.shared_results import SharedResults
+from regional_agent.shared_load import shared_entries
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.access_log import AccessLog
 from tests.integration.test_batches import with_tenants
@@ -75,6 +77,12 @@ class Kept:
     @property
     def runs(self) -> int:
         return len(self.gpu.requests)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no stall of a busy machine count as a Redis that does not answer."""
+    monkeypatch.setattr(shared_entries, "TIMEOUT_S", PATIENCE_S)
 
 
 @asynccontextmanager
