@@ -20,7 +20,7 @@ from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
-from tests.support.jobs import embeds, input_file, job_store, stored_files
+from tests.support.jobs import closed, embeds, input_file, job_store, stored_files
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 
 HOUR_S = 3600.0
@@ -36,6 +36,7 @@ async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_
     async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
         batch = await client.ended(await client.started(input_file(3)))
         job = await ended(client, (await submit(client)).json()["id"])
+        await closed(tmp_path / "store")
         now = time.time()
         assert now + 9 * HOUR_S < job["retained_until"] <= now + 10 * HOUR_S
         shown = (await client.http.get(f"/v1/files/{batch['output_file_id']}")).json()
@@ -76,6 +77,7 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
         assert (await client.http.get(f"/v1/files/{other}")).status_code == 404
         release.set()
         assert (await client.ended(batch))["request_counts"]["completed"] == 2
+        await closed(tmp_path / "store")
         assert await agent.jobs.expiry.sweep(later + 3 * HOUR_S) == 2
         assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
 
@@ -103,6 +105,7 @@ async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path, monkeypatch: 
             assert await agent.jobs.expiry.sweep(at) == 1, "a look each hour: the batch reads the file"
         release.set()
         output = (await client.ended(created.json()["id"]))["output_file_id"]
+        await closed(tmp_path / "store")
         policy = agent.config.policy
         (store,) = policy.job_stores
         shorter = replace(store, retention_s=3 * HOUR_S)
@@ -125,6 +128,7 @@ async def test_an_agent_whose_clock_is_not_that_of_the_store_deletes_nothing(
 ) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
         await client.ended(await client.started(input_file(1)))
+        await closed(tmp_path / "store")
         await client.http.post("/v1/uploads", json={"bytes": 1, "filename": "f", "purpose": "batch"})
         before = objects(tmp_path / "store")
         ahead_s = 400 * 24 * HOUR_S
@@ -144,11 +148,13 @@ async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again
         key = {"idempotency-key": "k1"}
         job = (await submit(client, **key)).json()["id"]
         await ended(client, job)
+        await closed(tmp_path / "store")
         assert (await client.http.delete(f"/v1/jobs/{job}")).json() == {"id": job, "object": "job", "deleted": True}
         assert (await client.http.get(f"/v1/jobs/{job}")).status_code == 404
         (mark,) = objects(tmp_path / "store")
         assert (await submit(client, **key)).json()["id"] == job
         await ended(client, job)
+        await closed(tmp_path / "store")
         page_of = jobs_api.page_of
 
         async def with_a_deleted_one(*args: Any) -> tuple[list[str], bool]:

@@ -15,7 +15,7 @@ from penstock.policy.kinds.jobs import JobStore
 from regional_agent.upstream.address import Address
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, until
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -102,6 +102,11 @@ class JobClient:
         response = await self.http.get(f"/v1/files/{file}/content")
         assert response.status_code == 200, response.text
         return [json.loads(line) for line in response.content.splitlines()]
+
+
+async def closed(store: Path) -> None:
+    """Wait until a folder store has no mark of an open job. Agents remove it after the end, which clients see."""
+    await until(lambda: not stored_files(store, "open/*"))
 
 
 def stored_files(store: Path, pattern: str = "*") -> list[Path]:
