@@ -266,6 +266,7 @@ class AgentRuntime:
             ledger=self.ledger,
             budgets=self.budgets,
             burst=self.router.burst,
+            demand=self.demand,
             versions=self.versions.report,
         )
         self.update_metrics = partial(metrics.use_state, state)
@@ -273,7 +274,6 @@ class AgentRuntime:
         self._reports = ReportBuilder(
             ReportSender(region, name, self.agent.epoch),
             state,
-            self.demand,
             credits,
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
             clock=clock,

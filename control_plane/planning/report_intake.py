@@ -22,7 +22,7 @@ from penstock.wire.session import BadSignature, Purpose, Sessions
 from penstock.wire.signed_report import ReportHead, authenticate_head
 
 MAX_REPORT_BYTES = 1024 * 1024
-"""Maximum size of a report, twice that of MAX_CLASSES demand rows; a larger report is rejected unread."""
+"""Maximum size of a report, twice that of MAX_ROWS demand rows; a larger report is rejected unread."""
 
 _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(AgentReport)

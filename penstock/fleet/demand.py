@@ -6,8 +6,12 @@ needs no history. The hot path increments a counter per request.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from math import exp
-from typing import Final
+from typing import Final, TypeVar
+
+from penstock.policy.residency import ResidencyClass
 
 TIME_CONSTANT_S: Final = 3.0
 """Time constant (s) of the rate, after which the rate has followed 63 % of a step in demand. With a shorter time, the
@@ -16,9 +20,12 @@ rate is mostly noise at a few requests per second."""
 FORGET_BELOW_PER_S: Final = 0.01
 """Rate (1/s) below which a decayed rate is dropped."""
 
-MAX_CLASSES: Final = 1024
-"""Maximum number of traffic classes tracked at once. The policy bounds models and classes; this limit bounds the cost
-of a mistake in the policy."""
+MAX_ROWS: Final = 1024
+"""Maximum number of rows tracked at once: a row is a traffic class and a priority. Clients can choose lower priorities
+than that of their tenant, so this limit also bounds what they can cause."""
+
+Row = tuple[str, str, int]
+"""Model, name of the residency class, priority."""
 
 
 class ArrivalRate:
@@ -45,3 +52,97 @@ class ArrivalRate:
         self.per_s += weight * (self.arrived / elapsed_s - self.per_s)
         self.batch_per_s += weight * (self.batch_arrived / elapsed_s - self.batch_per_s)
         self.arrived = self.batch_arrived = 0
+
+    def absorb(self, other: ArrivalRate) -> None:
+        """Adds the requests of another traffic class or priority."""
+        self.arrived += other.arrived
+        self.per_s += other.per_s
+        self.batch_arrived += other.batch_arrived
+        self.batch_per_s += other.batch_per_s
+
+
+class DemandRows:
+    """Arrival rates by row. A full table merges the demand of a model, so that none of it is lost: priorities of one
+    traffic class first, then classes.
+    """
+
+    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+        self._max_rows = max_rows
+        self.rates: dict[Row, ArrivalRate] = {}
+        self.merged = 0
+        """Requests that count in the row of another priority or residency class of their model."""
+        self.lost = 0
+        """Requests that count in no row, because each row is of another model."""
+        self._merged_into: dict[Row, ArrivalRate] = {}
+        """Rates of the rows that the full table has no room for."""
+
+    def of(self, model: str, residency: ResidencyClass, priority: int) -> ArrivalRate | None:
+        """Returns the rate that one request of a row without a rate of its own counts in; creates it if possible."""
+        row = (model, residency.name, priority)
+        found = self._merged_into.get(row)
+        if found is None:
+            full = len(self.rates) >= self._max_rows
+            nearest = self._nearest(row, residency.regions) if full else None
+            if not full or self._make_room(row, nearest):
+                found = self.rates[row] = ArrivalRate(tuple(sorted(residency.regions)))
+                return found
+            if nearest is None:
+                self.lost += 1
+                return None
+            found = self.rates[nearest]
+            if len(self._merged_into) < self._max_rows:
+                self._merged_into[row] = found
+        self.merged += 1
+        return found
+
+    def settle(self, elapsed_s: float, watched_s: float) -> None:
+        """Updates the rates with the last `elapsed_s` seconds, and drops negligible ones."""
+        settle_all(self.rates, elapsed_s, watched_s)
+        if len(self.rates) < self._max_rows:
+            self._merged_into.clear()
+
+    def _make_room(self, row: Row, nearest: Row | None) -> bool:
+        """Merges two rows of one class if `row` is of a new class, or of one model if `row` is of a new model; returns
+        whether a row is free."""
+        if nearest is not None and nearest[1] == row[1]:
+            return False
+        classes = Counter(each[:2] for each in self.rates)
+        spare = [each for each in self.rates if classes[each[:2]] > 1]
+        if not spare and nearest is None:
+            models = Counter(each[0] for each in self.rates)
+            spare = [each for each in self.rates if models[each[0]] > 1]
+        if not spare:
+            return False
+        smallest = min(spare, key=lambda each: self.rates[each].per_s + self.rates[each].batch_per_s)
+        rate = self.rates.pop(smallest)
+        nearest = self._nearest(smallest, rate.regions)
+        assert nearest is not None
+        self.rates[nearest].absorb(rate)
+        self._merged_into = {key: into for key, into in self._merged_into.items() if into is not rate}
+        return True
+
+    def _nearest(self, row: Row, regions: Collection[str]) -> Row | None:
+        """Returns the row of the same model whose permitted regions, and then whose priority, are most like those of
+        `row`; None without a row of the model."""
+        model, residency, priority = row
+        best: tuple[float, int, Row] | None = None
+        for each, rate in self.rates.items():
+            if each[0] != model:
+                continue
+            shared = len(set(regions).intersection(rate.regions))
+            likeness = 1.0 if each[1] == residency else shared / (len(regions) + len(rate.regions) - shared)
+            candidate = (likeness, -abs(each[2] - priority), each)
+            if best is None or candidate > best:
+                best = candidate
+        return None if best is None else best[2]
+
+
+_Key = TypeVar("_Key")
+
+
+def settle_all(rates: dict[_Key, ArrivalRate], elapsed_s: float, watched_s: float) -> None:
+    """Updates all rates with the last `elapsed_s` seconds, and drops negligible ones."""
+    for key, rate in list(rates.items()):
+        rate.settle(elapsed_s, watched_s)
+        if rate.per_s + rate.batch_per_s < FORGET_BELOW_PER_S:
+            del rates[key]

@@ -14,6 +14,7 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
@@ -41,5 +42,7 @@ class AgentState(msgspec.Struct, frozen=True):
     """The use of tenants' budgets."""
     burst: BurstTargets
     """The use of burst endpoints."""
+    demand: DemandMeter
+    """The demand of this agent's clients."""
     versions: Callable[[], tuple[VersionReport, ...]] = tuple
     """Returns the results of versions in a rollout."""

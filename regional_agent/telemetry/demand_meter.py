@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
-from penstock.fleet.demand import FORGET_BELOW_PER_S, MAX_CLASSES, ArrivalRate
+from penstock.fleet.demand import ArrivalRate, DemandRows, settle_all
 from penstock.fleet.report import DemandReport
 from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
@@ -13,8 +13,6 @@ from penstock.policy.residency import ResidencyClass
 
 MAX_UNSETTLED_S: Final = 2.0
 """Time (s) after which rates are settled when they are read: twice the interval of reports."""
-
-_Key = TypeVar("_Key")
 
 
 class DemandMeter:
@@ -24,7 +22,8 @@ class DemandMeter:
         """`clock` is monotonic, in seconds."""
         self._clock = clock
         self._began_at = self._settled_at = clock()
-        self._rates: dict[tuple[str, str, int], ArrivalRate] = {}
+        self.rows = DemandRows()
+        self._rates = self.rows.rates
         self._by_model: dict[str, tuple[float, float]] = {}
         self._countries: dict[str, ArrivalRate] = {}
 
@@ -42,9 +41,9 @@ class DemandMeter:
             origin.arrived += 1
         rate = self._rates.get((model, residency.name, priority))
         if rate is None:
-            if len(self._rates) >= MAX_CLASSES:
+            rate = self.rows.of(model, residency, priority)
+            if rate is None:
                 return
-            rate = self._rates[model, residency.name, priority] = ArrivalRate(tuple(sorted(residency.regions)))
         if priority == BATCH_PRIORITY:
             rate.batch_arrived += 1
         else:
@@ -58,8 +57,8 @@ class DemandMeter:
             return
         self._settled_at = now
         self._by_model.clear()
-        _settle(self._rates, elapsed_s, now - self._began_at)
-        _settle(self._countries, elapsed_s, now - self._began_at)
+        self.rows.settle(elapsed_s, now - self._began_at)
+        settle_all(self._countries, elapsed_s, now - self._began_at)
 
     def per_s(self, model: str) -> float:
         """Return the arrival rate of a model in requests with a priority per second, over all residency classes."""
@@ -92,10 +91,3 @@ class DemandMeter:
     def report_countries(self) -> tuple[CountryReport, ...]:
         """Return the arrival rate of every country."""
         return tuple(CountryReport(country, rate.per_s) for country, rate in self._countries.items())
-
-
-def _settle(rates: dict[_Key, ArrivalRate], elapsed_s: float, watched_s: float) -> None:
-    for key, rate in list(rates.items()):
-        rate.settle(elapsed_s, watched_s)
-        if rate.per_s + rate.batch_per_s < FORGET_BELOW_PER_S:
-            del rates[key]

@@ -18,7 +18,6 @@ from regional_agent.on_demand.on_demand_models import sleeps
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_reports import EndpointReports
-from regional_agent.telemetry.demand_meter import DemandMeter
 
 
 class ReportSender(msgspec.Struct, frozen=True):
@@ -38,7 +37,6 @@ class ReportBuilder:
         self,
         sender: ReportSender,
         state: AgentState,
-        demand: DemandMeter,
         credits: CreditLedger,
         *,
         certificate_expires_at: Callable[[], float],
@@ -47,7 +45,6 @@ class ReportBuilder:
         """Create a builder whose first report has number 1.
 
         Args:
-            demand: rate of clients' requests by traffic class.
             credits: the spill credits that this agent grants.
             certificate_expires_at: Unix time (s) until which this agent's certificate is valid.
             clock: monotonic, in seconds.
@@ -55,7 +52,7 @@ class ReportBuilder:
         self._sender = sender
         self._state = state
         self._endpoint_reports = EndpointReports(state.endpoints.every)
-        self._demand = demand
+        self._demand = state.demand
         self._credits = credits
         self._certificate_expires_at = certificate_expires_at
         self._clock = clock

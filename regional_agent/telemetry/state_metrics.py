@@ -139,6 +139,12 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...], Read]]] = {
         (),
         lambda state: state.ledger.spool.lost_records,
     ),
+    "demand_without_row": (
+        "Requests of priorities and residency classes for which the table of reported demand was full, by whether"
+        " another row of their model counts them (`merged`), or none (`lost`).",
+        ("counted",),
+        lambda state: ((("merged",), state.demand.rows.merged), (("lost",), state.demand.rows.lost)),
+    ),
     "burst_requests": (
         "Requests that this agent has sent to burst endpoints.",
         ("model",),

@@ -88,6 +88,7 @@ def state_sample(*endpoints: Any, pools: Mapping[str, int] | None = None, **chan
         "shared_load": SimpleNamespace(up=True, shared=True, age_s=lambda: 0.01),
         "ledger": SimpleNamespace(spool=spool),
         "budgets": NoBudgets(),
+        "demand": SimpleNamespace(rows=SimpleNamespace(merged=0, lost=0)),
         "burst": SimpleNamespace(requests={"llama": 2}, used_s={"llama": 3.5}, cost={"llama": 0.07}),
     }
     return SimpleNamespace(**(fields | changes))

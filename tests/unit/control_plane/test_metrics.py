@@ -91,6 +91,7 @@ AGENT_CONTRACT = {
     "endpoint_asleep": ("gauge", {"endpoint"}),
     "wake_attempts": ("counter", {"model", "action", "result"}),
     "model_without_room_seconds": ("counter", {"model"}),
+    "demand_without_row": ("counter", {"counted"}),
     "burst_requests": ("counter", {"model"}),
     "burst_seconds": ("counter", {"model"}),
     "burst_cost": ("counter", {"model"}),

@@ -1,11 +1,17 @@
+from collections import Counter
+from collections.abc import Iterable
+from itertools import product
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from control_plane.planning.report_intake import MAX_REPORT_BYTES
-from penstock.fleet.demand import MAX_CLASSES
+from penstock.fleet.demand import MAX_ROWS, DemandRows
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MIN_PRIORITY
-from penstock.policy.residency import residency_class
+from penstock.policy.residency import ResidencyClass, residency_class
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 EU = residency_class(frozenset({"eu-de", "eu-es"}))
@@ -87,16 +93,80 @@ def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: 
     assert meter.per_s("m") == pytest.approx(2.0)
 
 
-def test_limits_the_number_of_traffic_classes(meter: DemandMeter, clock: Clock) -> None:
-    for number in range(MAX_CLASSES + 100):
-        meter.offered(f"m-{number}", EU)
+def offer_each(meter: DemandMeter, clock: Clock, models: Iterable[str], priorities: Iterable[int]) -> None:
+    for model, priority in product(models, priorities):
+        meter.offered(model, EU, priority=priority)
     clock.now += 1.0
     meter.settle()
+
+
+def test_limits_the_number_of_rows(meter: DemandMeter, clock: Clock) -> None:
+    offer_each(meter, clock, [f"m-{number}" for number in range(MAX_ROWS + 100)], [0])
     rows = meter.report()
-    assert len(rows) == MAX_CLASSES
+    assert (len(rows), meter.rows.merged, meter.rows.lost) == (MAX_ROWS, 0, 100)
     regions = tuple(f"continent-region-{number:02d}" for number in range(20))
     longest = [replace(row, model="m" * 64, regions=regions, priority=MIN_PRIORITY) for row in rows]
     assert len(msgspec.msgpack.encode(longest)) < MAX_REPORT_BYTES / 1.5, "the leader accepts the report"
+
+
+def test_a_full_table_counts_a_priority_with_the_nearest_one(meter: DemandMeter, clock: Clock) -> None:
+    offer_each(meter, clock, ["m"], range(MAX_ROWS))
+    for _ in range(50):
+        meter.offered("m", EU, priority=MAX_ROWS + 300)
+    clock.now += 1.0
+    meter.settle()
+    rates = {row.priority: row.requests_per_s for row in meter.report()}
+    assert len(rates) == MAX_ROWS
+    assert rates[MAX_ROWS - 1] > 10.0, "its neighbours have less than 1/s"
+    assert (meter.rows.merged, meter.rows.lost) == (50, 0)
+
+
+def test_priorities_yield_to_new_classes_and_classes_to_new_models(meter: DemandMeter, clock: Clock) -> None:
+    offer_each(meter, clock, [f"m-{number}" for number in range(MAX_ROWS // 2)], [0, 5])
+    for number in range(MAX_ROWS // 2):
+        meter.offered(f"m-{number}", ALL)
+    for number in range(20):
+        meter.offered(f"new-{number}", ALL)
+    meter.offered("m-20", residency_class(frozenset({"eu-de", "eu-fr"})))
+    clock.now += 1.0
+    meter.settle()
+    rows = meter.report()
+    assert len(rows) == MAX_ROWS
+    assert sum(meter.per_s(model) for model in {row.model for row in rows}) == pytest.approx(MAX_ROWS, rel=0.3)
+    assert {row.model for row in rows} >= {f"new-{number}" for number in range(20)}
+    merged = [row.residency for row in rows if row.model == "m-20"]
+    assert set(merged) <= {EU.name, ALL.name}
+    assert (meter.rows.merged, meter.rows.lost) == (1, 0)
+
+
+def test_rows_are_free_again_once_demand_has_ended(meter: DemandMeter, clock: Clock) -> None:
+    offer_each(meter, clock, ["m"], range(MAX_ROWS + 10))
+    run(meter, clock, 40, 0)
+    meter.offered("m", EU, priority=MAX_ROWS + 5)
+    clock.now += 1.0
+    meter.settle()
+    assert [row.priority for row in meter.report()] == [MAX_ROWS + 5]
+
+
+@given(
+    offers=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from((EU, ALL)), st.integers(0, 3), st.integers(1, 4)), max_size=40
+    ),
+    room=st.integers(3, 6),
+)
+def test_no_demand_of_a_model_is_lost(offers: list[tuple[str, ResidencyClass, int, int]], room: int) -> None:
+    rows = DemandRows(room)
+    offered, counted = Counter[str](), Counter[str]()
+    for model, residency, priority, number in offers:
+        offered[model] += number
+        for _ in range(number):
+            rate = rows.rates.get((model, residency.name, priority)) or rows.of(model, residency, priority)
+            assert rate is not None
+            rate.arrived += 1
+    for (model, _, _), rate in rows.rates.items():
+        counted[model] += rate.arrived
+    assert counted == offered
+    assert len(rows.rates) <= room
 
 
 def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
