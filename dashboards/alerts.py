@@ -302,6 +302,15 @@ REGIONS = (
         impact="Requests are served; their records are missing.",
     ),
     Alert(
+        name="PenstockDemandNotReported",
+        expr='sum by (site, agent) (increase(penstock_agent_demand_without_row_total{counted="lost"}[10m])) > 0',
+        for_s=0,
+        severity=TICKET,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} does not report {{ $value | humanize }} requests"
+        " as demand",
+        impact="Requests are served; plans and recommended endpoints do not reckon with those of some models.",
+    ),
+    Alert(
         name="PenstockLedgerRecordsLost",
         expr="sum by (site, agent) (increase(penstock_agent_ledger_records_lost_total[10m])) > 0",
         for_s=0,

@@ -315,6 +315,11 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("PenstockAgentDown", {f'up{{job="penstock-agent",{AGENT}}}': "1 1 0x60"}, "3m"),
     ("PenstockAccessLogDropped", {f"penstock_agent_access_log_lines_dropped_total{{{AGENT}}}": "0 0 0 5+0x60"}, "2m"),
+    (
+        "PenstockDemandNotReported",
+        {f'penstock_agent_demand_without_row_total{{{AGENT},counted="lost"}}': "0 0 0 5+0x60"},
+        "2m",
+    ),
     ("PenstockLedgerRecordsLost", {f"penstock_agent_ledger_records_lost_total{{{AGENT}}}": "0 0 0 5+0x60"}, "2m"),
     (
         "PenstockLedgerNotStored",
@@ -395,6 +400,8 @@ WELL = {
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_load_up{{{AGENT}}}": "1x80",
+    f'penstock_agent_demand_without_row_total{{{AGENT},counted="lost"}}': "0x80",
+    f'penstock_agent_demand_without_row_total{{{AGENT},counted="merged"}}': "0+5x80",
     f"penstock_agent_ledger_records_lost_total{{{AGENT}}}": "0x80",
     f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "30x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
