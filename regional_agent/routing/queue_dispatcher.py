@@ -307,12 +307,8 @@ class QueueDispatcher:
         remote = self._shared_load.remote_queues.get(model)
         if not remote:
             return ()
-        reported_at = now - self._shared_load.age_s()
         counters = self._work.of(model)
-        return [
-            remote_head(counters, each.behind, each.tenant, reported_at - each.waited_ms / 1000, each.which)
-            for each in remote
-        ]
+        return [remote_head(counters, each.behind, each.tenant, each.since, each.which) for each in remote]
 
     def _queue(self, model: str) -> ModelQueue[Waiter]:
         queue = self._queues.get(model)

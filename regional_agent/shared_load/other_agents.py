@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.admission.region_work import Difference, differences
 from penstock.fleet.shared_counts import LEASE_S, weight_at_age, weighted_count
 from penstock.pools.pool_accounting import NO_LOAD, Load
-from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary
+from regional_agent.shared_load.published_load import PublishedLoad
 
 MAX_NUMBERS = 4096
 """Maximum number of agent starts whose last sequence number is stored to detect replays; the oldest is evicted."""
@@ -22,10 +22,26 @@ AgentStart = tuple[str, int]
 """Name and epoch of an agent. While an old process finishes its requests, its load and its successor's both count."""
 
 
+class RemoteQueue(NamedTuple):
+    """The admission queue of another agent for one model."""
+
+    requests: int
+    behind: int
+    """Negated priority of the request at the head."""
+    since: float
+    """Time (s) at which the request at the head arrived, by this agent's clock."""
+    which: int
+    """Number of the request at the head, unique in the region."""
+    tenant: str = ""
+    """Tenant of the request at the head; empty from an agent of an earlier release."""
+
+
 class _Received(NamedTuple):
     load: PublishedLoad
+    queues: dict[str, RemoteQueue]
+    """The queues of the agent, by model."""
     at: float
-    """Time (s) at which the load was read."""
+    """Time (s) at which the load was asked for."""
     counts: bool
     """Whether the load is part of the sum: the directory contained the agent at a time since its first load."""
 
@@ -53,8 +69,14 @@ class OtherAgents:
         """Return the number of agents whose load is part of the sum."""
         return sum(received.counts for received in self._live.values())
 
-    def receive(self, load: PublishedLoad, now: float) -> bool:
-        """Store a load that was read at `now` (s); returns whether the sum may change. An old load is ignored."""
+    def receive(self, load: PublishedLoad, asked_at: float, now: float) -> bool:
+        """Store a load; returns whether the sum may change. An old load is ignored.
+
+        Args:
+            load: an authenticated load.
+            asked_at: time (s) at which the load was asked for; the age of the load counts from it.
+            now: time (s) at which the load was received.
+        """
         start = (load.agent, load.epoch)
         if load.number <= self._numbers.get(start, -1):
             return False
@@ -62,7 +84,8 @@ class OtherAgents:
         before = self._live.get(start)
         counted = before is not None and before.counts
         counts = counted or self._is_known(load.agent)
-        self._live[start] = _Received(load, now, counts)
+        queues = _queues(load, before.queues if before is not None else {}, now)
+        self._live[start] = _Received(load, queues, asked_at, counts)
         if counts and load.idle_ms:
             self._idle_ms.append(load.idle_ms)
         if before is None or counts is not counted:
@@ -102,12 +125,12 @@ class OtherAgents:
         """Whether the weight of any load is below 1."""
         return any(weight_at_age(now - received.at) < 1.0 for received in self._live.values())
 
-    def total(self, now: float) -> tuple[dict[str, Load], dict[str, list[QueueSummary]]]:
+    def total(self, now: float) -> tuple[dict[str, Load], dict[str, list[RemoteQueue]]]:
         """Return the sum of the loads by endpoint, and the queues by model. Removes loads older than LEASE_S."""
         for start in [start for start, received in self._live.items() if now - received.at >= LEASE_S]:
             del self._live[start]
         loads: dict[str, Load] = {}
-        queues: dict[str, list[QueueSummary]] = {}
+        queues: dict[str, list[RemoteQueue]] = {}
         for received in self._live.values():
             if not received.counts:
                 continue
@@ -119,7 +142,7 @@ class OtherAgents:
                     decode_us = weighted_count(decode_us, weight)
                 sum_ = loads.get(name, NO_LOAD)
                 loads[name] = Load(sum_.requests + requests, sum_.prefill_us + prefill_us, sum_.decode_us + decode_us)
-            for model, queue in received.load.waiting.items():
+            for model, queue in received.queues.items():
                 queues.setdefault(model, []).append(queue)
         return loads, queues
 
@@ -128,3 +151,18 @@ class OtherAgents:
         self._numbers[start] = number
         if len(self._numbers) > MAX_NUMBERS:
             del self._numbers[next(iter(self._numbers))]
+
+
+def _queues(load: PublishedLoad, before: dict[str, RemoteQueue], now: float) -> dict[str, RemoteQueue]:
+    """Return the queues of a load that was received at `now` (s).
+
+    The time between publication and receipt makes a head appear younger than it is. Of several reports about a head the
+    one that was delayed least therefore counts.
+    """
+    queues = {}
+    for model, queue in load.waiting.items():
+        since, past = now - queue.waited_ms / 1000, before.get(model)
+        if past is not None and past.which == queue.which:
+            since = min(since, past.since)
+        queues[model] = RemoteQueue(queue.requests, queue.behind, since, queue.which, queue.tenant)
+    return queues

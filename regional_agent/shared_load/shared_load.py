@@ -17,8 +17,8 @@ from penstock.admission.region_work import RegionWork, WorkTotal
 from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.shared_load.other_agents import OtherAgents
-from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_REQUESTS, MAX_US, PublishedLoad, QueueSummary
+from regional_agent.shared_load.other_agents import OtherAgents, RemoteQueue
+from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_REQUESTS, MAX_US, PublishedLoad
 
 Reserved = TypeVar("Reserved", bound=Reservation[Any])
 
@@ -62,7 +62,7 @@ class SharedLoad:
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
-        self.remote_queues: dict[str, list[QueueSummary]] = {}
+        self.remote_queues: dict[str, list[RemoteQueue]] = {}
         """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
         self.remote_batch: dict[str, int] = {}
         """The other agents' running batch requests that may be preempted, by endpoint."""
@@ -140,9 +140,9 @@ class SharedLoad:
             read_at: time (s) at which the exchange began, by the clock.
         """
         self._read_at = read_at
-        may_differ = self._is_faded
+        may_differ, now = self._is_faded, self._clock()
         for load in published:
-            may_differ |= self._others.receive(load, read_at)
+            may_differ |= self._others.receive(load, read_at, now)
         self.remote_batch = self._others.batch()
         for idle_ms in self._others.take_idle():
             self._used_elsewhere(idle_ms, read_at)

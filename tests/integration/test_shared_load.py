@@ -135,7 +135,10 @@ async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     a.queues = {"m": QueueSummary(3, -1, 250, 7)}
     a.load.publish()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: b.load.remote_queues.get("m") == [QueueSummary(3, -1, 250, 7)])
+    await until(lambda: bool(b.load.remote_queues.get("m")))
+    [queue] = b.load.remote_queues["m"]
+    assert (queue.requests, queue.behind, queue.which) == (3, -1, 7)
+    assert queue.since <= time.monotonic() - 0.25
     a.load.prefilled(reservation)
     a.load.prefilled(reservation)
     assert endpoint(a).view.prefill_us == 0

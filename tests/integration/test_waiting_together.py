@@ -26,7 +26,7 @@ from tests.support.wait import until
 PATIENT_S = 30.0
 
 APART_S = 1.0
-"""Time (s) between two queued requests, above the delay of the reports by which agents compare their ages."""
+"""Time (s) between two queued requests. At most half of it may be the error of the ages that other agents report."""
 
 
 def keep_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
         await region.wait(request[0], request)
         await asyncio.sleep(APART_S)
     for number, request in enumerate(["a0", *expected[:-1]]):
-        # A report that a busy machine delays makes a request appear younger than it is.
+        # A first report that a busy machine delays makes a request appear younger than it is.
         await region.all_ages_are_current()
         region.gpu.go_on.release()
         assert await region.answered(request) == 200

@@ -24,7 +24,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
-from regional_agent.shared_load.published_load import QueueSummary
+from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
@@ -192,7 +192,8 @@ class Room(RuleBasedStateMachine):
     @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
     def another_agent_publishes(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
-        self.view.remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
+        remote = RemoteQueue(1, 0, self.now - waited_ms / 1000, self.heads)
+        self.view.remote_queues = {model: [remote]} if there else {}
         self.inside(self.room.room_appeared)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, DEFAULT_MAX_WAIT_S]))

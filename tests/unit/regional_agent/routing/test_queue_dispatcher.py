@@ -23,7 +23,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
-from regional_agent.shared_load.published_load import QueueSummary
+from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import PATIENCE_S, until
@@ -235,7 +235,7 @@ async def test_a_free_slot_without_an_event_is_found_soon(here: Here) -> None:
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
     assert not here.room.is_awaited("m")
-    here.view.remote_queues = {"m": [QueueSummary(4, 0, 5000, 77)]}
+    here.view.remote_queues = {"m": [RemoteQueue(4, 0, here.clock.now - 5.0, 77)]}
     assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
@@ -305,10 +305,10 @@ async def test_a_batch_request_leaves_slots_to_models_that_share_them(tmp_path: 
     here.room.promised = lambda model: int(model == "n")
     assert (here.room.idle_slots("m", 1.0), here.room.idle_slots("n", 1.0)) == (3, 0)
     here.room.promised = lambda model: 0
-    here.view.remote_queues = {"n": [QueueSummary(5, 1000, 0, 77)]}
+    here.view.remote_queues = {"n": [RemoteQueue(5, 1000, here.clock.now, 77)]}
     assert here.room.idle_slots("m", 1.0) == 3, "no request for n can use the endpoint of m alone"
     assert here.room.idle_slots("m", 0.5) == 2
-    here.view.remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
+    here.view.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
     assert here.room.idle_slots("n", 1.0) == 1, "the endpoint of m alone has room for it"
 
 
@@ -324,7 +324,7 @@ async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(h
     assert not here.room.idle_slots("m", 0.75)
     here.room.leave(bound)
     assert here.room.idle_slots("m", 0.75)
-    here.view.remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
+    here.view.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
     assert not here.room.idle_slots("m", 0.75), "a request waits at another agent"
-    here.view.remote_queues = {"m": [QueueSummary(0, -BATCH_PRIORITY, 0, 77)]}
+    here.view.remote_queues = {"m": [RemoteQueue(0, -BATCH_PRIORITY, here.clock.now, 77)]}
     assert here.room.idle_slots("m", 0.75)

@@ -108,6 +108,20 @@ def test_an_agent_without_registration_counts_as_long_as_it_publishes(view: View
     assert view.in_flight() == [0, 0]
 
 
+def test_the_head_of_a_queue_is_as_old_as_the_report_that_was_delayed_least_says(view: View) -> None:
+    def read(number: int, waited_ms: int, which: int = 7) -> float:
+        view.read(PublishedLoad("a", 1, number, waiting={"m": QueueSummary(1, 0, waited_ms, which)}))
+        [queue] = view.load.remote_queues["m"]
+        return view.now - queue.since
+
+    assert read(1, 250) == pytest.approx(0.25)
+    view.now += 0.5
+    assert read(1, 250) == pytest.approx(0.75), "a report that is read again is as old as before"
+    assert read(2, 500) == pytest.approx(0.75), "a delayed report makes no head younger"
+    assert read(3, 900) == pytest.approx(0.9)
+    assert read(4, 100, 8) == pytest.approx(0.1), "another request is at the head"
+
+
 def work_of(agent: str, number: int, **totals_us: int) -> PublishedLoad:
     return PublishedLoad(agent, 1, number, work={"m": [(0, tenant, total) for tenant, total in totals_us.items()]})
 
