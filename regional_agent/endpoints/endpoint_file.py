@@ -13,10 +13,10 @@
   models: [llama-3-8b]
   slots: 8
 
-The second entry creates one endpoint for each address of its host name. The name of an SRV record (`srv`), and a
-Service or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are
-optional: `engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`,
-`kv_events_port`, `grpc_port`, and the fields in endpoint_options.py.
+The second entry creates one endpoint for each address of its host name. A Service or InferencePool (`kubernetes`) may
+take the place of `dns`: see endpoints/discovery/. Further fields are optional: `engine` (see
+penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, `kv_events_port`, `grpc_port`, and the
+fields in endpoint_options.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from regional_agent.endpoints.discovery import discovered_server, dns_discovery
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry, dns_address
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, default_server_name, read_source
-from regional_agent.endpoints.discovery.srv_records import SrvEntry, domain_of, read_record
 from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_PAIRS, InvalidField, conflicts
 from regional_agent.upstream.address import Address
@@ -125,12 +124,6 @@ def _entry(fields: dict[str, Any]) -> tuple[Entry, EndpointSpec, str, Any]:
         host = fields.pop("dns")
         spec = EndpointSpec(**fields, address=host)
         return DnsEntry(spec), spec, "dns", spec.address
-    if "srv" in fields:
-        record, tls = fields.pop("srv")
-        if tls:
-            fields.setdefault("server_name", domain_of(record))
-        spec = EndpointSpec(**fields, address=Address("", 0, tls))
-        return SrvEntry(spec, record), spec, "srv", record
     if "kubernetes" in fields:
         source = fields.pop("kubernetes")
         tls = source.scheme == "https"
@@ -173,9 +166,7 @@ def _fields(node: yaml.Node, path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _address(values: dict[str, Any]) -> Address | None:
-    """Return an address that uses TLS if the endpoints of a `dns`, `srv` or `kubernetes` entry use TLS; else None."""
-    if values.get("srv"):
-        return Address("", 0, values["srv"][1])
+    """Return an address that uses TLS if the endpoints of a `dns` or `kubernetes` entry use TLS; else None."""
     if values.get("kubernetes"):
         return Address("", 0, values["kubernetes"].scheme == "https")
     address: Address | None = values.get("dns")
@@ -244,9 +235,8 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **CHECKS,
     **FILE_CHECKS,
     "dns": ("dns", _dns),
-    "srv": ("srv", read_record),
     "kubernetes": ("kubernetes", read_source),
 }
-_SOURCES = ("url", "dns", "srv", "kubernetes")
+_SOURCES = ("url", "dns", "kubernetes")
 """The fields that locate the endpoints of an entry; an entry has exactly one of these fields."""
 _REQUIRED = ("name", "url", "models", "slots")

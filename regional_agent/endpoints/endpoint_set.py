@@ -84,9 +84,7 @@ class EndpointSet:
         """
         self._by_name: dict[str, Endpoint] = {}
         self._credentials = EndpointCredentials(settings.upstream_ca)
-        self.sources = EndpointSources(
-            settings, rng, self._apply, read_ahead=self._credentials.read_ahead, ready=self._ready_addresses
-        )
+        self.sources = EndpointSources(settings, rng, self._apply, read_ahead=self._credentials.read_ahead)
         """The sources of the endpoints."""
         self._connections = connections
         self._rng = rng
@@ -132,10 +130,6 @@ class EndpointSet:
         self._tasks, self._probes = [], {}
         await self._warm_ups.stop()
         await self.sources.discovery.stop()
-
-    def _ready_addresses(self) -> frozenset[tuple[str, int]]:
-        ready = (endpoint.address for endpoint in self._by_name.values() if endpoint.view.ready)
-        return frozenset((address.host, address.port) for address in ready)
 
     def pool(self, model: str) -> EndpointPool:
         """Return the pool of a model; an empty pool if no endpoint is configured for the model."""

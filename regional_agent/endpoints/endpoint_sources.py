@@ -6,7 +6,7 @@ registration. An invalid file changes nothing; its problem is logged once and sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -58,7 +58,6 @@ class EndpointSources:
         on_change: Callable[[], None],
         *,
         read_ahead: Callable[[Iterable[EndpointSpec]], None] = lambda _: None,
-        ready: Callable[[], Set[tuple[str, int]]] = frozenset,
     ) -> None:
         """Read the file.
 
@@ -66,16 +65,13 @@ class EndpointSources:
             rng: adds jitter to queries.
             on_change: called after `specs` has changed.
             read_ahead: receives the templates of a changed file, in a thread, to read the files that they name.
-            ready: see `EndpointDiscovery`.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self.problem: str | None = None
         """The problem of the current file; None while its content is in force."""
-        self.discovery = EndpointDiscovery(
-            rng, self._update, state_dir=settings.state_dir, ready=ready, resolve=settings.resolve
-        )
+        self.discovery = EndpointDiscovery(rng, self._update, state_dir=settings.state_dir, resolve=settings.resolve)
         """The directories that the file names."""
         self.specs: list[EndpointSpec] = []
         """The endpoints of all sources; names and addresses are unique."""

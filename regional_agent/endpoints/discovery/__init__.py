@@ -1,1 +1,1 @@
-"""Endpoints that a directory lists: DNS names, SRV records, Kubernetes."""
+"""Endpoints that a directory lists: DNS names, Kubernetes."""

@@ -38,12 +38,6 @@ class DiscoveredServer(msgspec.Struct, frozen=True, omit_defaults=True):
     zone: str = ""
     accelerator: str = ""
     pool: str = ""
-    priority: int = 0
-    """Priority of the SRV record: the lowest number is preferred (RFC 2782)."""
-    weight: int = 0
-    """Weight of the SRV record, relative to the records of the same priority."""
-    target: str = ""
-    """Host name in the SRV record."""
 
 
 class Attributes(msgspec.Struct, frozen=True):

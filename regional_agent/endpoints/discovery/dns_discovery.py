@@ -2,7 +2,7 @@
 
 If the resolver fails or returns no address, the last answer stays in use, and the status shows its age; an engine that
 has stopped is detected by its probes. An endpoint whose address is no longer in an answer drains. The port is
-configured; SRV records (srv_records.py) contain their ports.
+configured.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ An agent that starts while a directory is unavailable uses the stored answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,13 +20,9 @@ from regional_agent.endpoints.discovery.discovered_server import DiscoveredServe
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry, DnsResolver, Resolve
 from regional_agent.endpoints.discovery.kubernetes_discovery import KubernetesWatch
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, KubernetesSource
-from regional_agent.endpoints.discovery.srv_records import SrvEntry, SrvResolver
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
-if TYPE_CHECKING:
-    from dns.asyncresolver import Resolver
-
-Entry = EndpointSpec | DnsEntry | SrvEntry | KubernetesEntry
+Entry = EndpointSpec | DnsEntry | KubernetesEntry
 """An entry of the endpoints file."""
 
 FILE: Final = "discovered"
@@ -40,7 +36,7 @@ class StoredAnswers(msgspec.Struct, frozen=True):
     """The content of the file."""
 
     answers: dict[str, tuple[DiscoveredServer, ...]] = {}
-    """The servers of each SRV record and Kubernetes source."""
+    """The servers of each Kubernetes source."""
     addresses: dict[str, tuple[str, ...]] = {}
     """The addresses of each host name of `dns` entries."""
 
@@ -54,9 +50,7 @@ class EndpointDiscovery:
         on_change: Callable[[], None],
         *,
         state_dir: Path | None,
-        ready: Callable[[], Set[tuple[str, int]]],
         resolve: Resolve | None = None,
-        make_resolver: Callable[[], Resolver] | None = None,
     ) -> None:
         """Load the stored answers, without a query to a directory.
 
@@ -64,12 +58,9 @@ class EndpointDiscovery:
             rng: adds jitter to queries.
             on_change: called after the endpoints of an entry have changed.
             state_dir: directory of the stored answers; None stores no answers.
-            ready: see `SrvResolver`.
             resolve: see `DnsResolver`.
-            make_resolver: see `SrvResolver`.
         """
         self.dns = DnsResolver(rng, self._on_answer, resolve)
-        self.srv = SrvResolver(rng, self._on_answer, ready, make_resolver)
         self._rng = rng
         self._on_change = on_change
         self._watches: dict[KubernetesSource, KubernetesWatch] = {}
@@ -82,8 +73,6 @@ class EndpointDiscovery:
         """Start to resolve and to watch."""
         self._tasks = [
             keep_running("endpoints dns", self.dns.keep_resolving),
-            keep_running("endpoints srv", self.srv.keep_resolving),
-            keep_running("endpoints srv priorities", self.srv.keep_updating_priorities),
             keep_running("endpoints kubernetes", self._keep_watching),
         ]
 
@@ -97,7 +86,6 @@ class EndpointDiscovery:
         """Return the endpoints of the entries by the last answers; stop queries for names that no entry contains."""
         entries = list(entries)
         self.dns.use((entry.host for entry in entries if isinstance(entry, DnsEntry)), self._stored.addresses)
-        self.srv.use((entry.record for entry in entries if isinstance(entry, SrvEntry)), self._stored.answers)
         self._watches = {
             entry.source: self._watches.get(entry.source) or self._new_watch(entry.source)
             for entry in entries
@@ -111,13 +99,12 @@ class EndpointDiscovery:
     def has_answered(self) -> bool:
         """Whether every directory was queried at least once, successfully or not."""
         watches = self._watches.values()
-        return self.dns.has_resolved() and self.srv.has_answered() and all(watch.has_answered for watch in watches)
+        return self.dns.has_resolved() and all(watch.has_answered for watch in watches)
 
     def status(self) -> dict[str, Any]:
         """Return the state of all directories, for the status page."""
         return {
             "dns": self.dns.status(),
-            "srv": self.srv.status(),
             "kubernetes": {source.key: watch.status() for source, watch in self._watches.items()},
         }
 
@@ -132,8 +119,6 @@ class EndpointDiscovery:
     def _endpoints(self, entry: Entry) -> tuple[EndpointSpec, ...]:
         if isinstance(entry, DnsEntry):
             return entry.expanded(self.dns.answers[entry.host].addresses)
-        if isinstance(entry, SrvEntry):
-            return entry.expanded(self.srv.servers(entry.record))
         if isinstance(entry, KubernetesEntry):
             return entry.expanded(self._watches[entry.source].servers)
         return (entry,)
@@ -160,8 +145,7 @@ class EndpointDiscovery:
     def _on_answer(self) -> None:
         """Apply and store the current answers."""
         self._on_change()
-        answers = {record: answer.servers for record, answer in self.srv.answers.items()}
-        answers |= {source.key: watch.servers for source, watch in self._watches.items()}
+        answers = {source.key: watch.servers for source, watch in self._watches.items()}
         addresses = {host: answer.addresses for host, answer in self.dns.answers.items()}
         self._stored = StoredAnswers(answers, addresses)
         if self._file is not None:

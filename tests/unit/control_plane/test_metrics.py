@@ -622,7 +622,7 @@ def test_what_the_fleet_causes_is_overhead_and_not_the_tenants(agent: AgentMetri
 
 def test_a_directory_that_never_answered_is_infinitely_old(agent: AgentMetrics) -> None:
     state = state_sample()
-    state.endpoints.sources.discovery.ages_s = lambda: {"srv:_http._tcp.gpu.test": inf}
+    state.endpoints.sources.discovery.ages_s = lambda: {"dns:gpu.test": inf}
     agent.use_state(state, {})
-    assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) == inf
-    assert value(agent, "directory_age_seconds", {"directory": "dns:gpu.test"}) is None
+    assert value(agent, "directory_age_seconds", {"directory": "dns:gpu.test"}) == inf
+    assert value(agent, "directory_age_seconds", {"directory": "dns:other.test"}) is None

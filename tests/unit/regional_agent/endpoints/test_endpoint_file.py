@@ -9,7 +9,6 @@ from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry
-from regional_agent.endpoints.discovery.srv_records import SrvEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import (
     MAX_FILE_BYTES,
@@ -118,16 +117,12 @@ def test_error_names_line_and_field(change: tuple[str, str], message: str) -> No
     assert ";" in line
 
 
-def test_reads_srv_and_kubernetes_entries() -> None:
-    srv, service, pool = parse(
-        "- {name: a, srv: 'https://_http._tcp.engines.test', models: [m], slots: 8}\n"
+def test_reads_kubernetes_entries() -> None:
+    service, pool = parse(
         "- name: b\n"
         "  kubernetes: {namespace: ml, service: llama, port: http, scheme: https, slots_label: team/slots}\n"
         "- {name: c, kubernetes: {namespace: ml, inference_pool: llama}, models: [m], slots: 4}\n"
     )
-    assert isinstance(srv, SrvEntry)
-    assert (srv.record, srv.template.server_name) == ("_http._tcp.engines.test", "engines.test")
-    assert srv.template.address.tls
     assert isinstance(service, KubernetesEntry)
     assert service.source.key == "https://kubernetes.default.svc:443/ml/services/llama:http"
     assert dict(service.source.labels)["slots"] == "team/slots"
@@ -141,10 +136,8 @@ def test_reads_srv_and_kubernetes_entries() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("srv: engines.test, models: [m], slots: 1", "srv: not the name of an SRV record"),
-        ("srv: _http._tcp.engines.test, url: 'http://a:1', models: [m], slots: 1", "srv: the endpoint also has a url"),
-        ("srv: _http._tcp.engines.test, ca_file: /ca, models: [m], slots: 1", "ca_file: the address does not use TLS"),
-        ("srv: _http._tcp.engines.test, slots: 1", "models: missing"),
+        ("dns: 'engines.test:80', ca_file: /ca, models: [m], slots: 1", "ca_file: the address does not use TLS"),
+        ("dns: 'engines.test:80', slots: 1", "models: missing"),
         ("kubernetes: ml/llama", "kubernetes: not a mapping"),
         ("kubernetes: {service: llama}", "kubernetes: namespace: missing"),
         ("kubernetes: {namespace: ML, service: llama}", "kubernetes: namespace: 'ML' is not the name of a namespace"),
