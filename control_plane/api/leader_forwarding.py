@@ -75,7 +75,6 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("GET", "/v1/steer"): ForwardingRule(timeout_s=2.0, local_fallback=True),
         # Followers have no reports: without the leader, no name has a live region.
         ("GET", "/v1/dns"): ForwardingRule(),
-        ("POST", "/v1/steer"): ForwardingRule(local_fallback=True),
         # The ETag, which halt and rollback need, comes from the store and is valid without the leader.
         ("GET", "/v1/rollouts/current"): ForwardingRule(timeout_s=2.0, local_fallback=True),
         # Guard rails need the available capacity.

@@ -74,7 +74,7 @@ _PROBLEM = {
     },
 }
 
-READ_ONLY = frozenset({"/v1/explain", "/v1/steer", "/v1/what-if", "/v1/policies/validate"})
+READ_ONLY = frozenset({"/v1/explain", "/v1/what-if", "/v1/policies/validate"})
 """Paths whose POST requests change nothing."""
 
 Responses = dict[int | str, dict[str, Any]]

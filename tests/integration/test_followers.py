@@ -143,7 +143,6 @@ async def test_leader_and_follower_respond_alike_with_and_without_etcd(
                 ("POST", "/v1/explain", EXPLAIN),
                 ("POST", "/v1/explain", {"origin": 7}),
                 ("GET", f"/v1/steer?country=DE&tenant=personal&model={MODEL}", None),
-                ("POST", "/v1/steer", {"clients": [{"country": "DE"}]}),
                 ("POST", "/v1/what-if", {"lost": ["us-east"]}),
                 # Refused by both because of its Idempotency-Key, which the other requests do not need.
                 ("POST", "/v1/regions/us-east/drain", DRAIN),
@@ -209,8 +208,6 @@ async def test_an_unreachable_leader_is_named(
         assert (status.fleet_seen_by, "ghost" in status.fleet_problem) == ("a", True)
         steered = await operator.http.get(server.url + "/v1/steer?country=DE&tenant=personal")
         assert {entry["state"] for entry in steered.json()["entries"]} == {"unknown"}
-        batch = await operator.http.post(server.url + "/v1/steer", json={"clients": [{"country": "DE"}]})
-        assert len(batch.json()["advice"]) == 1, "the body was read before, and given once more"
         await store.commit((), (Delete(keys.LEADER),))
         await operator.until(server, lambda status: status.leading and not status.fleet_problem)
         assert (await operator.http.get(server.url + "/v1/regions")).status_code == 200

@@ -11,7 +11,6 @@ import pytest
 from fastapi import FastAPI
 
 from control_plane.api.openapi import REQUIRED_ROLE
-from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from lab.memory_store import MemoryStore
@@ -63,9 +62,8 @@ def reads(app: FastAPI, policy: str) -> list[tuple[str, dict[str, Any] | None]]:
         if REQUIRED_ROLE in methods.get("get", {}) and template != ENDLESS and "{" not in path:
             limit = any(parameter["name"] == "limit" for parameter in methods["get"].get("parameters", ()))
             paths.append((f"{path}?limit=500" if limit else path, None))
-    client = {"country": "DE", "model": MODELS[0], "tenant": TENANTS[0]}
     asked = {"origin": REGIONS[0], "model": MODELS[0], "tenant": TENANTS[0]}
-    return [*paths, ("/v1/steer", {"clients": [client] * MAX_CLIENTS}), ("/v1/explain", asked)]
+    return [*paths, ("/v1/explain", asked)]
 
 
 @pytest.mark.long
