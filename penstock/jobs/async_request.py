@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.jobs.completion_window import DEFAULT_WINDOW, shown_deadline
 from penstock.jobs.job_records import Claim, JobSender
+from penstock.jobs.queue_forecast import Forecast
 
 WINDOW_HEADER: Final = b"x-completion-window"
 """Header of an asynchronous request: its completion window."""
@@ -101,11 +102,19 @@ def job_state(claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool) ->
 
 
 def job_object(
-    record: AsyncRequest, claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool, retention_s: float
+    record: AsyncRequest,
+    claim: Claim | None,
+    end: JobEnd | None,
+    state: JobState,
+    expected: Forecast,
+    *,
+    retention_s: float,
 ) -> dict[str, Any]:
     """An asynchronous request as a JSON object; `result` is null without a response.
 
     Args:
+        state: see `job_state`.
+        expected: when it starts and ends.
         retention_s: see `JobStore.retention_s`.
     """
     result = None
@@ -122,12 +131,14 @@ def job_object(
     return {
         "id": record.id,
         "object": "job",
-        "status": job_state(claim, end, is_cancelled=is_cancelled).value,
+        "status": state.value,
         "method": record.method,
         "path": record.target.partition("?")[0],
         "created_at": record.created_at,
         "completion_window": record.completion_window,
         "expires_at": shown_deadline(record.expires_at),
+        "expected_start_at": expected.starts_at if state is JobState.QUEUED else None,
+        "expected_completion_at": expected.ends_at,
         "started_at": None if claim is None else int(claim.started_at),
         "ended_at": None if end is None else int(end.at),
         "retained_until": None if end is None else int(end.at + retention_s),

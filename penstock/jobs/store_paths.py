@@ -12,6 +12,7 @@
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
     alive/<region>                                   changes while an agent of the region uses the store
+    pace/<region>/<agent>                            what an agent runs of asynchronous requests, and how fast
     clock/<random>                                   shows the time of the store, while an agent reads it
 
 Identifiers begin with the time of creation, so that lists are in this order.
@@ -113,6 +114,16 @@ def webhooks(region: str) -> str:
 def alive(region: str) -> str:
     """Path of the object that the agents of a region change."""
     return f"alive/{region}"
+
+
+def paces(region: str) -> str:
+    """Folder of the paces of a region's agents."""
+    return f"pace/{region}"
+
+
+def pace(region: str, agent: str) -> str:
+    """Path of the pace of an agent."""
+    return f"{paces(region)}/{agent}"
 
 
 def record_of(tenant: str, identifier: str) -> str:

@@ -26,6 +26,7 @@ from penstock.jobs.store_paths import JobPaths, OpenJob
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import cancel, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.jobs.async_requests.request_queue import RequestQueue
 from regional_agent.jobs.async_requests.request_run import RequestRun
 from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
 from regional_agent.jobs.internal_connection import InternalRequests
@@ -92,6 +93,7 @@ class JobWorker:
         self._claims_seen: dict[str, tuple[float, float]] = {}
         """End of the newest claim of a job that another agent runs, and the monotonic time (s) since which it is the
         same."""
+        self.queue: Final = RequestQueue(agent.region, agent.name)
         self.problem = ""
         """Why the store cannot be used; empty while it can."""
 
@@ -103,7 +105,9 @@ class JobWorker:
         """Look for jobs until cancelled."""
         while True:
             self._wake.clear()
-            problems = [problem for store in self._stores.worked_on() if (problem := await self._problem_of(store))]
+            stores = self._stores.worked_on()
+            self.queue.keep({store.batches.region for store in stores})
+            problems = [problem for store in stores if (problem := await self._problem_of(store))]
             if problems and not self.problem:
                 log.warning("a job store failed", errors=problems)
             self.problem = "; ".join(problems)
@@ -131,6 +135,7 @@ class JobWorker:
             "store": None if self._stores.store is None else self._stores.store.name,
             "store_problem": self.problem or None,
             "requests": len(self._requests),
+            **self.queue.status(time.time()),
             "batches": {
                 batch: {
                     "completed": run.counts.completed,
@@ -167,7 +172,10 @@ class JobWorker:
         for tracked in (self._not_before, self._claims_seen):
             if len(tracked) > MAX_TRACKED:
                 tracked.clear()
-        for job in fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng):
+        jobs = fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng)
+        region = store.batches.region
+        self.queue.ranked(region, [job.paths.id for job in jobs if not store_paths.is_batch(job.paths.id)])
+        for job in jobs:
             paths = job.paths
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
@@ -185,6 +193,8 @@ class JobWorker:
                 continue
             if record is not None and claim is not None:
                 await self._start(store, paths, record, claim)
+        if region == self._stores.region:
+            await self.queue.exchange(store.batches.storage, len(self._requests), store.document.concurrency)
 
     async def _read(self, jobs: BatchStore, job: OpenJob) -> JobRecord | None:
         """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""
@@ -268,7 +278,7 @@ class JobWorker:
             self._metrics.ended(end.state)
 
     async def _run(self, run: BatchRun | RequestRun) -> None:
-        job = run.record.id
+        job, started_at = run.record.id, time.monotonic()
         try:
             end = await run.run()
         except ClaimLost:
@@ -287,6 +297,8 @@ class JobWorker:
             if isinstance(end, BatchEnd):
                 self._metrics.ended(end.state)
                 log.info("a batch has ended", batch=job, state=end.state.value, completed=end.counts.completed)
+            elif isinstance(run, RequestRun) and end is not None and end.state is JobState.COMPLETED:
+                self.queue.ended(run.record, time.monotonic() - started_at)
         finally:
             run.free_memory()
             self._batches.pop(job, None)

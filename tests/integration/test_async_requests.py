@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import agent_jobs, job_worker
-from regional_agent.jobs.async_requests import request_run
+from regional_agent.jobs.async_requests import request_queue, request_run
 from regional_agent.jobs.storage.batch_store import BatchStore
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
@@ -32,14 +33,21 @@ async def submit(client: JobClient, body: dict[str, Any] | None = None, **header
     return await client.http.post(EMBEDDINGS, json=body or BODY, headers={"prefer": "respond-async", **headers})
 
 
-async def ended(client: JobClient, job: str) -> dict[str, Any]:
-    """Wait for the end of a job, and return it."""
+async def until_shown(
+    client: JobClient, job: str, condition: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> dict[str, Any]:
+    """Return a job once it meets a condition."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found: dict[str, Any] = (await client.http.get(f"/v1/jobs/{job}")).json()
-            if found["status"] in ENDS:
+            if condition(found):
                 return found
             await asyncio.sleep(0.05)
+
+
+async def ended(client: JobClient, job: str) -> dict[str, Any]:
+    """Wait for the end of a job, and return it."""
+    return await until_shown(client, job, lambda found: found["status"] in ENDS)
 
 
 async def test_a_request_is_accepted_at_once_and_answered_later(tmp_path: Path) -> None:
@@ -286,3 +294,46 @@ async def test_a_job_whose_start_the_store_interrupts_runs_later_and_holds_nothi
         assert agent.jobs.memory.held_bytes == 0
         await ended(client, job)
         await until(lambda: not agent.jobs.worker._requests)
+
+
+async def test_a_queued_request_shows_when_it_will_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    monkeypatch.setattr(request_queue, "EXCHANGE_S", 0.1)
+    release = asyncio.Event()
+
+    async def first_only(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body:
+            await (asyncio.sleep(2.0) if b"first" in received.body else release.wait())
+        await embeds(e, received, writer)
+
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with (
+        engine(first_only) as gpu,
+        running_agent(tmp_path / "1", [gpu.address], job_store=store, name="one") as one,
+        JobClient(one.traffic) as client,
+    ):
+        await ended(client, (await submit(client, BODY | {"input": "first"})).json()["id"])
+        running = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 2)
+        async with (
+            running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as two,
+            JobClient(two.traffic) as other,
+        ):
+            await submit(other)
+            await until(lambda: len(gpu.requests) == 3)
+            jobs = [(await submit(client, BODY | {"input": f"{number}"})).json()["id"] for number in range(3)]
+            # One request of 2 s has ended at agent one, so that it ends half a request each second.
+            for each in (client, other):
+                await until_shown(each, jobs[2], lambda job: job["expected_start_at"] is not None)
+            await until(lambda: one.jobs.status()["waiting_requests"] == two.jobs.status()["waiting_requests"] == 3)
+            first, last = await until_shown(other, jobs[0]), await until_shown(other, jobs[2])
+            assert [first["status"], last["status"]] == ["queued", "queued"]
+            assert 3 <= last["expected_start_at"] - first["expected_start_at"] < 60
+            assert last["expected_completion_at"] - last["expected_start_at"] >= 2
+            assert one.jobs.status()["last_request_starts_at"] >= last["expected_start_at"] - 1
+            begun = await until_shown(client, running)
+            assert begun["expected_start_at"] is None
+            release.set()
+            for job in jobs:
+                done = await ended(client, job)
+                assert (done["expected_start_at"], done["expected_completion_at"]) == (None, None)

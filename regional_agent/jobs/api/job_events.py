@@ -65,14 +65,14 @@ async def job_events(
 ) -> AsyncIterator[bytes]:
     """Yield an event for each change of a job, `first` at once, until it has ended.
 
-    The forecast of a batch changes all the time and is no change.
+    A forecast changes all the time and is no change.
 
     Args:
         is_permitted: whether the policy in force still permits the stream.
     """
     until, poll_s, shown, job = time.monotonic() + MAX_STREAM_S, MIN_POLL_S, None, first
     while True:
-        compared = {key: value for key, value in job.items() if key != "expected_completion_at"}
+        compared = {key: value for key, value in job.items() if not key.startswith("expected_")}
         if compared != shown:
             poll_s, shown = MIN_POLL_S, compared
             yield b"event: status\ndata: %b\n\n" % msgspec.json.encode(job)

@@ -243,7 +243,7 @@ class JobRoutes:
             return partial(MessageBatchesApi(store, sender, checks, wake).view, item)
         if item.startswith(store_paths.BATCH):
             return partial(BatchesApi(store, sender, wake).view, item)
-        return partial(JobsApi(store, sender, wake).view, item)
+        return partial(JobsApi(store, sender, wake, self._worker.queue).view, item)
 
     def _is_permitted(self, request: Request, connection: ClientConnection, tenant: str) -> bool:
         """Whether the policy in force still permits a stream of events, and the agent does not shut down."""
@@ -271,7 +271,7 @@ class JobRoutes:
         checks: LineChecks,
     ) -> Answer:
         name, item, wake, store = operation.name, operation.item, self._worker.wake, await holder()
-        files, jobs = FilesApi(store, sender.tenant), JobsApi(store, sender, wake)
+        files, jobs = FilesApi(store, sender.tenant), JobsApi(store, sender, wake, self._worker.queue)
         batches, messages = BatchesApi(store, sender, wake), MessageBatchesApi(store, sender, checks, wake)
         of_items: dict[str, Callable[[str], Awaitable[Answer]]] = {
             "file": files.show,

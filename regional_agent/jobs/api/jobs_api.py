@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 from penstock.jobs import store_paths
-from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object
+from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object, job_state
 from penstock.jobs.completion_window import DEFAULT_WINDOW
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.store_paths import JobPaths
@@ -17,6 +17,7 @@ from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
 from regional_agent.jobs.api.batches_api import deadline_or_refuse
 from regional_agent.jobs.api.files_api import list_object, signed_urls
+from regional_agent.jobs.async_requests.request_queue import RequestQueue
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
@@ -47,8 +48,11 @@ def wants_async(request: Request) -> bool:
 class JobsApi:
     """The asynchronous requests of one tenant."""
 
-    def __init__(self, store: OpenStore, sender: JobSender, on_created: Callable[[], None]) -> None:
+    def __init__(
+        self, store: OpenStore, sender: JobSender, on_created: Callable[[], None], queue: RequestQueue
+    ) -> None:
         """Create the API for requests of `sender`; `on_created` is called when a request can be run."""
+        self._queue = queue
         self._jobs: BatchStore = store.batches
         self._files: FileStore = store.files
         self._max_open = store.document.max_open_requests
@@ -170,4 +174,6 @@ class JobsApi:
         paths, end = JobPaths(self._sender.tenant, record.id), await self._end(record)
         claim = await self._jobs.newest_claim(paths)
         is_cancelled = end is None and await self._jobs.is_cancelled(paths)
-        return job_object(record, claim, end, is_cancelled=is_cancelled, retention_s=self._retention_s)
+        state = job_state(claim, end, is_cancelled=is_cancelled)
+        expected = self._queue.forecast(record, claim, state, self._files.clock())
+        return job_object(record, claim, end, state, expected, retention_s=self._retention_s)

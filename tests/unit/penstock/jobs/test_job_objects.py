@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object
+from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object, job_state
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.batch_view import batch_object
 from penstock.jobs.completion_window import NO_DEADLINE
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.message_batch import message_batch_object
+from penstock.jobs.queue_forecast import Forecast
 from penstock.jobs.request_line import LineProblem
 
 SENDER = JobSender("acme", "open")
@@ -138,6 +139,8 @@ QUEUED = {
     "created_at": 100,
     "completion_window": "none",
     "expires_at": None,
+    "expected_start_at": 150,
+    "expected_completion_at": 160,
     "started_at": None,
     "ended_at": None,
     "retained_until": None,
@@ -156,9 +159,14 @@ STARTED = Claim(1, "a", 1, 30.0, 110.7, received_bytes=50, progress=0.25)
             STARTED,
             None,
             False,
-            {"status": "in_progress", "started_at": 110, "progress": {"received_bytes": 50, "reported": 0.25}},
+            {
+                "status": "in_progress",
+                "started_at": 110,
+                "expected_start_at": None,
+                "progress": {"received_bytes": 50, "reported": 0.25},
+            },
         ),
-        (None, None, True, {"status": "cancelling"}),
+        (None, None, True, {"status": "cancelling", "expected_start_at": None}),
         (
             STARTED,
             JobEnd(JobState.COMPLETED, 120.9, 201, (("content-type", "image/png"),), "path", 9),
@@ -166,6 +174,7 @@ STARTED = Claim(1, "a", 1, 30.0, 110.7, received_bytes=50, progress=0.25)
             {
                 "status": "completed",
                 "started_at": 110,
+                "expected_start_at": None,
                 "ended_at": 120,
                 "retained_until": 1120,
                 "result": {
@@ -177,11 +186,18 @@ STARTED = Claim(1, "a", 1, 30.0, 110.7, received_bytes=50, progress=0.25)
             None,
             JobEnd(JobState.FAILED, 120.9, error="too large"),
             False,
-            {"status": "failed", "ended_at": 120, "retained_until": 1120, "error": {"message": "too large"}},
+            {
+                "status": "failed",
+                "expected_start_at": None,
+                "ended_at": 120,
+                "retained_until": 1120,
+                "error": {"message": "too large"},
+            },
         ),
     ],
 )  # fmt: skip
 def test_an_asynchronous_request(
     claim: Claim | None, end: JobEnd | None, is_cancelled: bool, changed: dict[str, Any]
 ) -> None:
-    assert job_object(JOB, claim, end, is_cancelled=is_cancelled, retention_s=1000.0) == QUEUED | changed
+    state = job_state(claim, end, is_cancelled=is_cancelled)
+    assert job_object(JOB, claim, end, state, Forecast(150, 160), retention_s=1000.0) == QUEUED | changed
