@@ -11,6 +11,8 @@ from lab.replay.entry import Entry
 
 Script = Callable[["Asked"], Awaitable[None]]
 
+BACKLOG = 4096
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -125,7 +127,8 @@ class ScriptedEntry:
 async def entry(script: Script) -> AsyncIterator[ScriptedEntry]:
     """Run a scripted entry on a free port."""
     scripted = ScriptedEntry(script)
-    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
+    # After a stall many clients connect at once; those beyond the backlog would wait for a second or three.
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, backlog=BACKLOG)
     scripted.port = server.sockets[0].getsockname()[1]
     try:
         yield scripted
