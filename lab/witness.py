@@ -57,8 +57,6 @@ class Findings:
 
     checked: int = 0
     """Arrivals with a residency requirement."""
-    unrequired: int = 0
-    """Arrivals without a residency requirement, which cannot be checked."""
     violations: list[Sighting] = field(default_factory=list)
     arrived: Counter[str] = field(default_factory=Counter)
     """Number of arrivals at any engine, by request id."""
@@ -70,8 +68,6 @@ class Findings:
     """Number of aborted generations, by request id."""
     generated: dict[str, list[Generated]] = field(default_factory=dict)
     """The tokens of all generations, by request id."""
-    torn_lines: int = 0
-    """Number of files that end with an incomplete line, as after a SIGKILL."""
 
 
 class Witness:
@@ -91,17 +87,15 @@ class Witness:
             WitnessError: a complete line is invalid.
         """
         fresh: list[Sighting] = []
-        torn = 0
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             with path.open("rb") as file:
                 file.seek(self._read_bytes.get(path, 0))
-                *lines, rest = file.read().split(b"\n")
-            torn += bool(rest)
+                # After a SIGKILL the last line is incomplete.
+                *lines, _ = file.read().split(b"\n")
             for line in lines:
                 number = self._lines[path] = self._lines.get(path, 0) + 1
                 self._take(_parse(line, f"{path}:{number}"), f"{path}:{number}", fresh)
                 self._read_bytes[path] = self._read_bytes.get(path, 0) + len(line) + 1
-        self._findings.torn_lines = torn
         return self._findings, fresh
 
     def _take(self, record: dict[str, Any], where: str, fresh: list[Sighting]) -> None:
@@ -126,10 +120,7 @@ class Witness:
                 findings.generated.setdefault(sighting.request_id, []).append(tokens)
         if event == "arrived":
             fresh.append(sighting)
-            if sighting.required is None:
-                findings.unrequired += 1
-            else:
-                findings.checked += 1
+            findings.checked += sighting.required is not None
             if sighting.violates:
                 findings.violations.append(sighting)
 

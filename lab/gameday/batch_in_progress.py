@@ -43,13 +43,12 @@ class DuringBatch:
         self._fault = fault
         self._max_runs = max_runs
         self._began_at = self._injected_s = 0.0
-        self._stage: BatchStage | None = None
         self._scene: Future[BatchScene] | None = None
 
     def prepare(self, planet: Planet) -> float:
         """Create the batch, and wait for its first result; return the time (s) until the fault begins."""
         self._began_at = time.monotonic()
-        self._stage = stage = BatchStage(planet, PlannedBatch(NIGHT_REGION, "open", REQUESTS, 0.0), self._now)
+        stage = BatchStage(planet, PlannedBatch(NIGHT_REGION, "open", REQUESTS, 0.0), self._now)
         threads = ThreadPoolExecutor(1)
         self._scene = threads.submit(lambda: asyncio.run(stage.run(ENDS_WITHIN_S)))
         threads.shutdown(wait=False)

@@ -128,15 +128,6 @@ class PenstockAgent(Generic[Request]):
             self._changed()
             self._serve()
 
-    def set_ready(self, index: int, *, ready: bool) -> None:
-        """Set the readiness of an engine."""
-        view = self._pool.endpoints[index].view
-        view.ready = ready
-        view.update_score()
-        self._pool.recount()
-        if ready:
-            self._wake()
-
     def notified(self, delay_s: float) -> None:
         """Read another agent's publication after `delay_s`, if requests wait at this agent."""
         if len(self.queue) and not self._wakes:

@@ -67,8 +67,6 @@ class BudgetCounts:
     leases: int = 0
     short: int = 0
     """Answers that left an agent with demand without a usual request's amount."""
-    without_place: int = 0
-    """Reports of budgets beyond MAX_BUDGETS."""
 
 
 class FleetBudgets:
@@ -270,10 +268,7 @@ class FleetBudgets:
     def _open(self, use: BudgetUse, now: float, wall: float, *, is_charged: bool) -> DividedBudget | None:
         key = use.key
         limit = self._limits(key, use.tier)
-        if limit is None:
-            return None
-        if len(self.budgets) >= MAX_BUDGETS:
-            self.counts.without_place += 1
+        if limit is None or len(self.budgets) >= MAX_BUDGETS:
             return None
         if key.unit in MONEY and key.unit not in self._periods:
             self._roll(key.unit, wall)

@@ -132,7 +132,6 @@ class _Connection(asyncio.Transport):
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._body_bytes = self._max_bytes = 0
-        self._reading = True
         self._request = b""
         self.is_open = True
         self._is_lost = False
