@@ -77,8 +77,7 @@ class ClientConnection:
     def data_received(self, data: bytes) -> None:
         sequencer, state = self.sequencer, self.sequencer.state
         if state is REQUESTS or state is UPLOAD:
-            sequencer.parser.receive(data)
-            self._process()
+            self._process(data)
         elif state is TUNNEL:
             if self._tunnel is not None:
                 self._tunnel.on_client_bytes(data)
@@ -118,8 +117,10 @@ class ClientConnection:
 
     # requests
 
-    def _process(self) -> None:
-        """Process what has been received, until more bytes are needed, or requests have to wait."""
+    def _process(self, data: bytes = b"") -> None:
+        """Process what has been received, and then `data`, until more bytes are needed, or requests have to wait."""
+        if data:
+            self.sequencer.parser.receive(data)
         while True:
             received = self._intake.next_received(self, self.peer_ip)
             if received is None:
@@ -185,13 +186,10 @@ class ClientConnection:
     def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
         """Write a complete response to the current request, with an x-request-id and its `cors_lines`."""
         request = self.sequencer.serving
-        keep_alive = request is not None and self.may_keep_alive(request)
+        draining = self.listener.draining
+        keep_alive = request is not None and self.sequencer.may_keep_alive(request, draining=draining)
         self.transport.write(complete_response(status, headers, body, request, keep_alive=keep_alive))
         self.finished(keep_alive=keep_alive)
-
-    def may_keep_alive(self, request: Request) -> bool:
-        """Whether the connection can be used for another request after the response to `request`."""
-        return self.sequencer.may_keep_alive(request) and not self.listener.draining
 
     def finished(self, *, keep_alive: bool) -> None:
         """The current response is complete: continue with the next request, or close.

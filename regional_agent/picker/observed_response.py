@@ -12,7 +12,8 @@ from regional_agent.objects.object_ids import keep_client_object, keep_created_o
 from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import intake_of, outcome_of_answer
+from regional_agent.proxy.responses.answer_intake import intake_of
+from regional_agent.proxy.responses.relayed_response import outcome_of_answer
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt

@@ -215,7 +215,7 @@ class PickedRequest:
 
     def _send_target(self, attempt: Attempt, now: float) -> None:
         proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
-        request = attempt.request_for_target(context.request)
+        request = attempt.rewritten(context.request) if isinstance(attempt, LocalAttempt) else context.request
         lines = agent_lines(request, context, proxy.via, now)
         lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
         wanted = envoy_responses.headers_of_lines(lines + attempt.target_lines)
@@ -412,7 +412,7 @@ class PickedRequest:
             return
         self._talk.enter(_S.DONE)
         proxy, context = self._proxy, self.context
-        proxy.active.remove(self)
+        self.slot.discard(self)
         now, service_s = proxy.clock(), None
         account = Account(outcome, reason, status, None, now)
         account.received_bytes, account.sent_bytes = context.request.received_bytes, sent_bytes

@@ -286,12 +286,13 @@ class RequestStream:
         if given.subset is not None or not parts.forwards or talk.is_grpc:
             refusal = self._keep_here(context, given.subset)
         picked = self._picked = PickedRequest(parts, talk, context, given)
-        parts.proxy.begin(picked, context, trusted=given.trusted)
+        is_measured = parts.proxy.begin(picked, context, trusted=given.trusted)
         if refusal is not None:
             picked.end(refusal)
         else:
             picked.select(context.received_at)
-        parts.proxy.decided(context)
+        if is_measured:
+            parts.proxy.metrics.decided(parts.proxy.clock() - context.received_at)
 
     def _keep_here(self, context: RequestContext, addresses: frozenset[str] | None) -> Refusal | None:
         """Let only this region serve a request, which Envoy cannot send elsewhere; returns a refusal if it may not.

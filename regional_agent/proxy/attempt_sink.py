@@ -190,7 +190,7 @@ class AttemptSink(TargetSink):
 
     def on_end(self) -> None:
         """Complete the client's response, or try another target after a rejection."""
-        upstream = self._target.detach()
+        upstream, self._target.upstream = self._target.upstream, None
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
@@ -227,7 +227,7 @@ class AttemptSink(TargetSink):
         if isinstance(self.response, TunnelResponse):
             self.on_end()
             return
-        self._target.detach()
+        self._target.upstream = None
         if self._rejected_because is not None:
             self._after_rejection()
             return

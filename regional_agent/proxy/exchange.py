@@ -333,7 +333,7 @@ class Exchange(AttemptOwner):
         self.enter(DONE)
         proxy, context, sink = self._proxy, self.context, self._sink
         sink.owner = None
-        proxy.active.remove(self)
+        self.slot.discard(self)
         now, service_s, response = proxy.clock(), None, sink.response
         account = Account(outcome, reason, status, None, now)
         account.received_bytes, account.sent_bytes = context.request.received_bytes, sent_bytes

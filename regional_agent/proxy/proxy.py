@@ -93,8 +93,10 @@ class Proxy:
         for task in self._tasks:
             task.cancel()
 
-    def begin(self, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> None:
+    def begin(self, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> bool:
         """Count an authorized request as in progress, start its trace, and enforce its deadline.
+
+        Returns whether the time until its first target is selected is measured: of one in DECISIONS_PER_SAMPLE.
 
         Args:
             trusted: whether the sender is a trusted proxy.
@@ -104,13 +106,8 @@ class Proxy:
             tracer.begin(context, trusted=trusted, now=self.clock())
         self.active.add(exchange)
         self.retry_budget.request(context.received_at)
-
-    def decided(self, context: RequestContext) -> None:
-        """Measure the time of one of DECISIONS_PER_SAMPLE first selections of a target."""
-        self._until_measured -= 1
-        if not self._until_measured:
-            self._until_measured = DECISIONS_PER_SAMPLE
-            self.metrics.decided(self.clock() - context.received_at)
+        self._until_measured = self._until_measured - 1 or DECISIONS_PER_SAMPLE
+        return self._until_measured == DECISIONS_PER_SAMPLE
 
     def time_limits_of(self, context: RequestContext) -> TimeLimits:
         """Return the time limits of a request, by its model, its route and the agent."""

@@ -15,7 +15,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
@@ -53,6 +53,7 @@ class TargetConnection:
         self._time_limits: TimeLimits | None = None
         """Cached result of `time_limits`."""
         self.upstream: UpstreamConnection | None = None
+        """None while not connected, and once the connection has closed or belongs to its pool again."""
         self.sent_at = 0.0
         """Time (s) at which the complete request was sent; while its body is incomplete, at which its head was sent."""
         self.waits_since = 0.0
@@ -95,7 +96,9 @@ class TargetConnection:
         ledger = self._proxy.recorder.ledger
         if ledger is not None and not context.is_in_ledger:
             ledger.started(context)
-        request = attempt.request_for_target(self._request)
+        request = self._request
+        if isinstance(attempt, LocalAttempt) and attempt.rewrite is not None:
+            request = attempt.rewritten(request)
         # Joined, since `%` takes four times as long.
         parts: list[bytes | bytearray] = [
             request.method,
@@ -197,16 +200,11 @@ class TargetConnection:
             else:
                 self.upstream.pause_reading()
 
-    def detach(self) -> UpstreamConnection | None:
-        """Give up the connection, which has closed or belongs to its pool again; returns it."""
-        upstream, self.upstream = self.upstream, None
-        return upstream
-
     def drop(self) -> None:
         """Stop connecting, or abort the connection, which makes the target cancel the request."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             connecting.cancel()
-        upstream = self.detach()
+        upstream, self.upstream = self.upstream, None
         if upstream is not None:
             upstream.abort()

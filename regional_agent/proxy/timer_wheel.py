@@ -19,15 +19,11 @@ RETRY_S: Final = 1.0
 log = structlog.get_logger()
 
 
-class Removable(Protocol):
-    """An entry that can be removed from a wheel."""
+class Checked(Protocol):
+    """An entry that a wheel checks."""
 
     slot: set[Any]
-    """The slot of the entry; set by the wheel."""
-
-
-class Checked(Removable, Protocol):
-    """An entry that a wheel checks."""
+    """The slot of the entry, set by the wheel. An entry that discards itself from it is not checked any more."""
 
     def check(self, now: float) -> float:
         """Execute the actions that are due at `now` (s); returns the time (s) of the next check."""
@@ -49,10 +45,6 @@ class TimerWheel(Generic[Entry]):
         """Check `entry` from the next turn on."""
         self._next.add(entry)
         entry.slot = self._next
-
-    def remove(self, entry: Removable) -> None:
-        """Stop checking `entry`; allowed during its check."""
-        entry.slot.discard(entry)
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self._next

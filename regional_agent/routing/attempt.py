@@ -138,8 +138,8 @@ class LocalAttempt(Placement[Endpoint]):
         """Why the request is retried after a rejection."""
         return RetryReason.CREDENTIAL_REJECTED if self.outcome is _CREDENTIAL_REJECTED else RetryReason.ENGINE_BUSY
 
-    def request_for_target(self, request: Request) -> Request:
-        """The request as the target receives it, apart from `target_lines`."""
+    def rewritten(self, request: Request) -> Request:
+        """The request as the endpoint receives it, apart from `target_lines`."""
         if self.rewrite is None:
             return request
         return self.rewrite.apply(request, self.estimate.adapter or self.estimate.model)

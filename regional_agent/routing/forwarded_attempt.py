@@ -18,7 +18,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:
-    from regional_agent.http.messages import Request
     from regional_agent.peers.peer_prober import PeerProber
 
 REASONS: Final = {reason.value.encode(): reason for reason in Reason}
@@ -54,10 +53,6 @@ class ForwardedAttempt:
         self.accepts_in_s = 0.0
         """Retry-After (s) of a region that refused the request as full; 0 otherwise."""
         self._peers = peers
-
-    def request_for_target(self, request: Request) -> Request:
-        """The request as the target receives it, apart from `target_lines`."""
-        return request
 
     def peer_failed(self) -> bool:
         """Whether the prober has detected the failure of the region, even if its connections are open."""

@@ -75,10 +75,8 @@ class LocalTargets:
     def view(self, model: str) -> RegionView:
         """Return this region's view for one model, for region selection."""
         pool = self.endpoints.pool(model)
-        wait_s = self.queue.wait_s(model, pool)
-        return RegionView(
-            RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=pool.largest_context
-        )
+        longest, wait_s = pool.largest_context, self.queue.wait_s(model, pool)
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=longest)
 
     def batch_room(self, context: RequestContext) -> int:
         """Return how many batch requests like one may start in this region now."""
@@ -162,17 +160,11 @@ class LocalTargets:
         if problem is not None:
             return problem
         kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
-        attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
-        return self._reserve(context, attempt, 0.0)
+        return self.serving(context, endpoint, kind, now)
 
     def at_address(self, model: str, address: str) -> Endpoint | None:
         """Return the endpoint of a model that listens at `address` (`ip:port`); None if there is none."""
         return next((each for each in self.endpoints.pool(model).endpoints if str(each.address) == address), None)
-
-    def serving(self, context: RequestContext, endpoint: Endpoint, kind: str, now: float) -> LocalAttempt:
-        """Reserve the endpoint that serves a request by the choice of another proxy, however full the endpoint is."""
-        attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
-        return self._reserve(context, attempt, 0.0)
 
     def alternatives(self, context: RequestContext, attempt: LocalAttempt, count: int) -> list[Endpoint]:
         """Return up to `count` ready endpoints, least loaded first, for a request that `attempt` turns out to fail.
@@ -192,17 +184,17 @@ class LocalTargets:
         ]
         return sorted(others, key=lambda each: each.view.in_flight / each.view.slots)[:count]
 
-    def place_in_turn(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
-        """Return an engine of this region in queue order, or the reason why there is none."""
+    def place(self, context: RequestContext, kind: str, now: float, *, in_turn: bool = True) -> LocalAttempt | Reason:
+        """Reserve the engine of this region that would finish soonest; return the reason if there is none.
+
+        Args:
+            in_turn: whether the request may start before those that wait.
+        """
         if not in_turn and self.queue.must_queue(context) and occupies_slot(context):
             return Reason.SATURATED
-        return self.place(context, kind, now)
-
-    def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
-        """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
         if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
-        pool = self.endpoints.pool(context.model)
+        pool, age_s = self.endpoints.pool(context.model), self._services.shared_load.age_s()
         excluded = excluded_endpoints(pool, context)
         contexts = pool.contexts
         if contexts is not None and (contexts.is_mixed or contexts.may_exceed(context.estimate.ask)):
@@ -210,7 +202,7 @@ class LocalTargets:
             if isinstance(unfit, Reason):
                 return unfit
             excluded |= unfit
-        estimate, age_s = context.estimate, self._services.shared_load.age_s()
+        estimate = context.estimate
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         # An endpoint may accept a request that waits in its engine.
@@ -229,8 +221,7 @@ class LocalTargets:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes is True:
             self.hot_prefixes.sent(estimate.prefix, context.residency.permitted.regions, now)
-        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
-        return self._reserve(context, attempt, spared_s)
+        return self.serving(context, endpoint, kind, now, spared_s)
 
     def _makes_room(self, context: RequestContext, excluded: frozenset[str]) -> bool:
         """End a running batch request for a request with a priority, which would wait or leave the region otherwise."""
@@ -256,16 +247,20 @@ class LocalTargets:
         """Return the context length that a request needs."""
         return needed_tokens(self.chooser.expectations, context.model, context.estimate.ask)
 
-    def _reserve(self, context: RequestContext, attempt: LocalAttempt, spared_s: float) -> LocalAttempt:
-        """Count an attempt on its endpoint and for its tenant, if it occupies a slot there.
+    def serving(
+        self, context: RequestContext, endpoint: Endpoint, kind: str, now: float, spared_s: float = 0.0
+    ) -> LocalAttempt:
+        """Return an attempt at an endpoint, however full it is, counted there and for its tenant if it occupies a slot.
 
         Args:
             spared_s: prefill (s, reference) that the endpoint's cache spares.
         """
+        estimate, occupies = context.estimate, occupies_slot(context)
+        attempt = LocalAttempt(endpoint, estimate, spared_s, now, kind, self._services)
         if context.broken:
             attempt.broken_before = context
-        if occupies_slot(context):
-            estimate, load = context.estimate, self._services.shared_load
+        if occupies:
+            load = self._services.shared_load
             charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
             attempt.charged_s = charged_s
             counters = load.work.of(context.model)

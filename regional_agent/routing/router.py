@@ -262,7 +262,7 @@ class Router:
 
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""
-        target = self.local.place_in_turn(context, RequestKind.FORWARDED, now, in_turn=in_turn)
+        target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
         if target is _TOO_LONG:
@@ -293,11 +293,11 @@ class Router:
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(planned.region, target)
-        may_spill = in_turn or not self.queue.higher_waits(context.model, context.priority)
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
             views = self._views_for(context, now)
+            may_spill = in_turn or not self.queue.higher_waits(context.model, context.priority)
             cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
                 session = session_key_of(context.request, context.estimate)
@@ -313,7 +313,7 @@ class Router:
                 return self._too_long_for_all(context, views) or decision
             where = decision.choice
             if where.region == self.region:
-                target = self.local.place_in_turn(context, where.why, now, in_turn=in_turn)
+                target = self.local.place(context, where.why, now, in_turn=in_turn)
             else:
                 cheaper = self.burst.place_before_spillover(context, where.region, now) if where.spends_credit else None
                 if cheaper is not None:

@@ -152,14 +152,16 @@ class RoutedService(Service):
         proxy = self._proxy
         exchange = Exchange(proxy, connection, context)
         # Only the tracer asks whether the sender is trusted.
-        proxy.begin(exchange, context, trusted=proxy.recorder.tracer is not None and connection.trusted)
+        trusted = proxy.recorder.tracer is not None and connection.trusted
+        is_measured = proxy.begin(exchange, context, trusted=trusted)
         try:
             exchange.select(context.received_at)
         except BaseException:
             # The client connection closes without the exchange as its handler, so it must be ended here.
             exchange.on_client_gone()
             raise
-        proxy.decided(context)
+        if is_measured:
+            proxy.metrics.decided(proxy.clock() - context.received_at)
         return exchange
 
     def refuse_route(self, request: Request) -> Refusal | None:

@@ -16,33 +16,8 @@ from regional_agent.telemetry.stream_gaps import StreamGaps
 MAX_BODY_BYTES: Final = 4096
 """Maximum size (bytes) of the body of a relayed chunk. Larger chunks are rare, and are parsed."""
 
-_END: Final = b"\r\n"
-
-
 SIZE_LINES: Final = [b"%x\r\n" % size_bytes for size_bytes in range(MAX_BODY_BYTES + 1)]
 """The first lines of chunks, by the length of the body, up to MAX_BODY_BYTES."""
-
-
-def _by_chunk_length() -> list[bytes]:
-    """Return the first lines of chunks, by the length of the whole chunk; empty where no chunk has that length."""
-    by_length = {len(line) + body_bytes + len(_END): line for body_bytes, line in enumerate(SIZE_LINES) if body_bytes}
-    return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
-
-
-_BY_CHUNK_LENGTH: Final = _by_chunk_length()
-_MAX_CHUNK_BYTES: Final = len(_BY_CHUNK_LENGTH) - 1
-
-
-def body_of_whole_chunk(data: bytes) -> int:
-    """Return the offset of the body if `data` is exactly one chunk with a body, else 0.
-
-    The last chunk of a response has no body.
-    """
-    length = len(data)
-    if length > _MAX_CHUNK_BYTES:
-        return 0
-    line = _BY_CHUNK_LENGTH[length]
-    return len(line) if data.startswith(line) and data.endswith(_END) else 0
 
 
 class ChunkRelay:
@@ -77,7 +52,7 @@ class ChunkRelay:
         """Send a chunk, framing included, to the client; `begin` is the offset of its body."""
         parser = self._parser
         if parser is not None and not parser.skim_chunk(chunk, begin):
-            body = chunk[begin : -len(_END)]
+            body = chunk[begin:-2]
             forwarded = parser.feed(body)
             if forwarded is not body:
                 if not forwarded:

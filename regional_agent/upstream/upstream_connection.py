@@ -15,7 +15,7 @@ from regional_agent.http.headers.head_cache import MAX_MISSES, raw_head
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.chunk_relay import ChunkRelay, body_of_whole_chunk
+from regional_agent.upstream.chunk_relay import SIZE_LINES, ChunkRelay
 from regional_agent.upstream.response_head import (
     ResponseHead,
     ResponseHeadCache,
@@ -39,6 +39,32 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 
 MAX_INTERIM: Final = 16
 """Maximum number of interim (1xx) responses before the final response."""
+
+
+_CHUNK_END: Final = b"\r\n"
+
+
+def _by_chunk_length() -> list[bytes]:
+    """Return the first lines of chunks, by the length of the whole chunk; empty where no chunk has that length."""
+    end_bytes = len(_CHUNK_END)
+    by_length = {len(line) + body_bytes + end_bytes: line for body_bytes, line in enumerate(SIZE_LINES) if body_bytes}
+    return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
+
+
+_BY_CHUNK_LENGTH: Final = _by_chunk_length()
+_MAX_CHUNK_BYTES: Final = len(_BY_CHUNK_LENGTH) - 1
+
+
+def _body_of_whole_chunk(data: bytes) -> int:
+    """Return the offset of the body if `data` is exactly one chunk with a body, else 0.
+
+    The last chunk of a response has no body.
+    """
+    length = len(data)
+    if length > _MAX_CHUNK_BYTES:
+        return 0
+    line = _BY_CHUNK_LENGTH[length]
+    return len(line) if data.startswith(line) and data.endswith(_CHUNK_END) else 0
 
 
 class ConnectionOwner(Protocol):
@@ -97,10 +123,10 @@ class UpstreamConnection(UpstreamTransport):
         """The current read, while the parser processes a head at the beginning of the read."""
         self._counted_left = 0
         """Number of outstanding body bytes of a response whose head matched the cache."""
-        self._relay: ChunkRelay | None = None
-        """Receives reads that are exactly one chunk."""
+        self.relay: ChunkRelay | None = None
+        """Receives reads that are exactly one chunk, instead of the sink, until the response ends."""
         self._relay_ready: ChunkRelay | None = None
-        """`_relay` while the parser is between two chunks, else None."""
+        """`relay` while the parser is between two chunks, else None."""
 
     def send(self, sink: ResponseSink, request: bytes) -> None:
         """Write one complete request; `sink` receives the response."""
@@ -114,10 +140,6 @@ class UpstreamConnection(UpstreamTransport):
         self._request_whole, self._chunked = False, chunked
         self.send(sink, head)
         self.send_body(body)
-
-    def relay_to(self, relay: ChunkRelay) -> None:
-        """Until the response ends, pass reads that are exactly one chunk to `relay` instead of the sink."""
-        self._relay = relay
 
     def send_upgrade(self, sink: TunnelSink, request: bytes) -> None:
         """Write a request that offers a protocol upgrade."""
@@ -147,7 +169,7 @@ class UpstreamConnection(UpstreamTransport):
 
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, close the connection."""
-        if self._relay_ready is not None and (body_at := body_of_whole_chunk(data)):
+        if self._relay_ready is not None and (body_at := _body_of_whole_chunk(data)):
             self._relay_ready.forward(data, body_at)
             return
         if self._tunnel is not None:
@@ -275,11 +297,11 @@ class UpstreamConnection(UpstreamTransport):
 
     def on_chunk_complete(self) -> None:
         """Permit relaying, because the parser is between two chunks."""
-        self._relay_ready = self._relay
+        self._relay_ready = self.relay
 
     def on_message_complete(self) -> None:
         """Mark the response as complete. Interim (1xx) responses are skipped."""
-        self._relay = self._relay_ready = None
+        self.relay = self._relay_ready = None
         if 100 <= self._parser.get_status_code() < 200:
             self._in_head = True
             if self._interim > MAX_INTERIM:

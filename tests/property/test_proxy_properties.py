@@ -239,7 +239,7 @@ class RecordingSink:
         self.status = head.status
         if self.connection is not None:
             outgoing: Any = self
-            self.connection.relay_to(ChunkRelay(outgoing, Wire(), None, None))
+            self.connection.relay = ChunkRelay(outgoing, Wire(), None, None)
 
     def on_body(self, chunk: bytes) -> None:
         assert self.status

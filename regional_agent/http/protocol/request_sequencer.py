@@ -156,9 +156,9 @@ class RequestSequencer:
         self._continue_due = True
         return b""
 
-    def may_keep_alive(self, request: Request) -> bool:
-        """Whether the client may send another request after the response to `request`."""
-        return request.keep_alive and request.whole and not request.upgrade
+    def may_keep_alive(self, request: Request, *, draining: bool) -> bool:
+        """Whether the client may send another request after the response to `request`; not while the agent drains."""
+        return request.keep_alive and request.whole and not request.upgrade and not draining
 
     def finish(self) -> Request | None:
         """End the request that is being handled, and return it."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_status
-from penstock.answers.answer_errors import AnswerError
+from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, NOT_JSON, AnswerParser
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
-from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
 
 HOLD_S = 1.0
@@ -119,21 +117,6 @@ class AnswerIntake:
         # Some engines report the usage before the first token too, with one token of output.
         is_stated = usage is not None and ((usage.answer_tokens > 0 and parser.usage_is_last) or not parser.delivered)
         account.use_tokens(estimate, usage, delivered, is_final=parser.usage_is_final or (complete and is_stated))
-
-
-def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, *, is_cut: bool) -> Outcome:
-    """Return the outcome of a whole response; charges the endpoint of `attempt` for an error in it, or a cut answer.
-
-    Args:
-        is_cut: whether the answer is incomplete although the response has ended.
-    """
-    if error is None and is_cut and status < 400:
-        attempt.failed(Outcome.ENGINE_CUT)
-        return Outcome.ENGINE_CUT
-    if error is None:
-        return _OK if status < 400 else outcome_of_status(status)
-    attempt.erred(error)
-    return outcome_of_error(error)
 
 
 def intake_of(

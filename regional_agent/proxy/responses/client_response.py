@@ -70,7 +70,8 @@ class ClientResponse:
                 self._head = head
                 if upstream is not None:
                     self.relay_from(upstream, parser)
-        self.keep_alive = delimited and self.client.may_keep_alive(request)
+        client = self.client
+        self.keep_alive = delimited and client.sequencer.may_keep_alive(request, draining=client.listener.draining)
         connection = b"connection: close\r\n"
         if self.keep_alive:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
@@ -81,7 +82,7 @@ class ClientResponse:
         connected = self.client.transport.connected
         if self._chunked and connected is not None:
             self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser)
-            upstream.relay_to(self._relay)
+            upstream.relay = self._relay
 
     @property
     def has_length(self) -> bool:

@@ -20,7 +20,7 @@ from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake
-from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
+from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable, outcome_of_answer
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
@@ -249,7 +249,8 @@ class ContinuedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
-        return self._relayed.outcome_with(self._stream.error, is_cut=self._stream.is_cut)
+        relayed, stream = self._relayed, self._stream
+        return outcome_of_answer(relayed.attempt, relayed.writer.status, stream.error, is_cut=stream.is_cut)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a response that failed."""

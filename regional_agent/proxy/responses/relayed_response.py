@@ -10,14 +10,20 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_failure, outcome_of_refusal
+from penstock.accounts.outcome_rules import (
+    Outcome,
+    outcome_of_error,
+    outcome_of_failure,
+    outcome_of_refusal,
+    outcome_of_status,
+)
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import AnswerIntake, outcome_of_answer
+from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.retries import asks_origin
 from regional_agent.requests.request_context import RequestContext
@@ -45,6 +51,21 @@ _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 def is_appendable(head: ResponseHead) -> bool:
     """Whether the body of another response can be appended to what has arrived of a response."""
     return head.status == 200 and _FRAMED.isdisjoint(head.by_name)
+
+
+def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, *, is_cut: bool) -> Outcome:
+    """Return the outcome of a whole response; charges the endpoint of `attempt` for an error in it, or a cut answer.
+
+    Args:
+        is_cut: whether the answer is incomplete although the response has ended.
+    """
+    if error is None and is_cut and status < 400:
+        attempt.failed(Outcome.ENGINE_CUT)
+        return Outcome.ENGINE_CUT
+    if error is None:
+        return _OK if status < 400 else outcome_of_status(status)
+    attempt.erred(error)
+    return outcome_of_error(error)
 
 
 class RelayedResponse:
@@ -147,10 +168,10 @@ class RelayedResponse:
         proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
         request, writer = context.request, self.writer
         self._first_head = head
-        if context.estimate.streaming and context.route_context is None:
-            writer.gaps = proxy.metrics.sample_stream(context.model)
         if self.has_begun:
             upstream = self._note_objects(head, upstream)
+        if context.estimate.streaming and context.route_context is None:
+            writer.gaps = proxy.metrics.sample_stream(context.model)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
         if head.status >= 500 and asks_origin(context, attempt, head.status):
@@ -276,12 +297,10 @@ class RelayedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
-        parser = None if self._intake is None else self._intake.parser
-        return self.outcome_with(None) if parser is None else self.outcome_with(parser.error, is_cut=parser.is_cut)
-
-    def outcome_with(self, error: AnswerError | None, *, is_cut: bool = False) -> Outcome:
-        """The outcome of a whole response; charges the endpoint for an error in it, and for an answer that it cut."""
-        return outcome_of_answer(self.attempt, self.writer.status, error, is_cut=is_cut)
+        if self._intake is None:
+            return outcome_of_answer(self.attempt, self.writer.status, None, is_cut=False)
+        parser = self._intake.parser
+        return outcome_of_answer(self.attempt, self.writer.status, parser.error, is_cut=parser.is_cut)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a response that failed, or, if it has not begun, of a request that is refused."""
