@@ -28,7 +28,7 @@ PLAN_TRAVELS_S = 2.0
 """Maximum time (s) for a plan to reach the agents. The leader publishes several plans per second."""
 
 HERD_S = 0.5
-"""Window (s) in which the requests to a returned engine must not exceed its slots."""
+"""Window (s) in which an engine must not receive more requests than it can run and queue."""
 
 LESS_SHARE = 0.5
 """Maximum share of its pool's requests that a slow endpoint may receive in the last half of the fault, as a part (0-1)
@@ -67,10 +67,7 @@ def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
         found.append(_clients(fault, day, fault.clients_within_s))
     if fault.kind is TargetKind.POLICY:
         found.append(_policy_kept(day))
-    if fault.kind is TargetKind.MODEL:
-        found.append(_no_herd(fault, day))
-    else:
-        found.append(_spread(day))
+    found.append(_spread(day))
     if day.measured is not None:
         found.append(finding("in effect", True, day.measured.events, day.measured.says))
     if day.died:
@@ -137,7 +134,7 @@ def _is_detected(fault: Fault, look: Look, leader: tuple[str, ...]) -> bool:
     if fault.kind is TargetKind.POLICY:
         return len(look.refusing) > 1
     if fault.kind is TargetKind.MODEL:
-        return fault.slots.keys() <= {name for names in look.unready.values() for name in names}
+        return fault.endpoints <= {name for names in look.unready.values() for name in names}
     if fault.kind is TargetKind.PARTITION:
         return _is_partitioned(fault, look)
     if fault.kind is TargetKind.AGENTS:
@@ -188,7 +185,7 @@ def _deviation(fault: Fault, look: Look, due_plan: tuple[int, int] | None) -> st
         return f"{len(look.leaders)} control planes led"
     if look.refusing:
         return f"{', '.join(look.refusing)} reported errors of the policy source"
-    left = fault.slots.keys() & {name for names in look.unready.values() for name in names}
+    left = fault.endpoints & {name for names in look.unready.values() for name in names}
     if left:
         return f"{', '.join(sorted(left))} were not ready"
     if fault.kind is TargetKind.PARTITION:
@@ -249,20 +246,6 @@ def _policy_kept(day: Day) -> Finding:
     policies = sorted({digest for look in day.looks for digest in look.policies})
     says = f"{len(policies)} policies were in force: {', '.join(digest[:12] for digest in policies)}"
     return finding("policy kept", len(policies) == 1, _looks(day, day.from_s, day.to_s), says)
-
-
-def _no_herd(fault: Fault, day: Day) -> Finding:
-    """Check that the waiting requests are distributed over the returned engines."""
-    arrived = sorted(seen.at_s for seen in day.sightings if seen.endpoint in fault.slots and seen.at_s >= day.to_s)
-    until_s = arrived[0] + HERD_S if arrived else 0.0
-    of = {
-        endpoint: sum(seen.endpoint == endpoint and day.to_s <= seen.at_s < until_s for seen in day.sightings)
-        for endpoint in fault.slots
-    }
-    holds = all(of[endpoint] <= slots for endpoint, slots in fault.slots.items())
-    counts = ", ".join(f"{endpoint} {count} of {fault.slots[endpoint]}" for endpoint, count in of.items())
-    says = f"requests within {HERD_S:g} s of the first after the return, of slots: {counts}"
-    return finding("no herd", holds, len(arrived), says)
 
 
 def _spread(day: Day) -> Finding:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -94,8 +93,7 @@ class TargetKind(StrEnum):
     POLICY = "policy"
     """Detected when every control plane reports errors of the policy source; recovered when none does."""
     MODEL = "model"
-    """Detected when no agent reports an endpoint of the model as ready; recovered when all endpoints are ready. No
-    returned endpoint may receive more requests at once than it has slots."""
+    """Detected when no agent reports an endpoint of the model as ready; recovered when all endpoints are ready."""
     AGENTS = "agents"
     """Detected when other regions' agents reach only the remaining agents; no agent may report the region as failed."""
     CONFIG = "config"
@@ -127,8 +125,8 @@ class Fault(NamedTuple):
     """The region from which `region` is partitioned; empty without a partition of two regions."""
     model: str = ""
     """The model without available engines, whose requests may be refused during the fault."""
-    slots: Mapping[str, int] = MappingProxyType({})
-    """Slots of each endpoint of `model`."""
+    endpoints: frozenset[str] = frozenset()
+    """Names of the endpoints of `model`."""
     prepare: Callable[[Planet], float] | None = None
     """Called before the day; returns the time (s) until the fault begins. Blocks."""
     conclude: Callable[[], Measured] | None = None
@@ -137,9 +135,8 @@ class Fault(NamedTuple):
     """The processes whose clocks the fault changes, which requires libfaketime."""
 
 
-def _slots(model: str) -> Mapping[str, int]:
-    engines = [engine for region in PLANET.regions for engine in region.engines if engine.model == model]
-    return {engine.name: engine.max_num_seqs for engine in engines}
+def _endpoints(model: str) -> frozenset[str]:
+    return frozenset(each.name for region in PLANET.regions for each in region.engines if each.model == model)
 
 
 def _cold(name: str, what: str, pools: ColdPools) -> Fault:
@@ -153,7 +150,7 @@ def _cold(name: str, what: str, pools: ColdPools) -> Fault:
         conclude=pools.conclude,
         detected_within_s=5.0,
         model=CHAT_70B,
-        slots=_slots(CHAT_70B),
+        endpoints=_endpoints(CHAT_70B),
     )
 
 
@@ -222,7 +219,7 @@ FAULTS: dict[str, Fault] = {
             fail_model(CHAT_70B),
             detected_within_s=5.0,
             model=CHAT_70B,
-            slots=_slots(CHAT_70B),
+            endpoints=_endpoints(CHAT_70B),
         ),
         _cold(
             "cold-pools",

@@ -11,6 +11,13 @@ RETRIED_STATUSES: Final = frozenset({500, 502})
 """Statuses of engines that failed. Another engine would respond with the same 501 or 505; after 504 the engine may
 still run the request; 503 is a rejection."""
 
+MAX_FAILED: Final = 3
+"""Maximum number of engines, in all regions together, that fail a request after they received it."""
+
+MAX_BROKEN: Final = 2
+"""The same, of engines of one region; and in all regions together if an engine broke the connection or stopped
+responding: the request may end engines, and must not end those of a second region."""
+
 
 class RetryReason(StrEnum):
     """Why a request that had not started was retried."""

@@ -92,6 +92,10 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part (0-1) of the model's slots up to which the request may start; below 1 for batch requests."""
     preemptions: int = 0
     """Number of times that requests with a priority took the slot of the request, which is batch work."""
+    failed_engines: int = 0
+    """Number of engines of other regions that failed after they received the request."""
+    may_end_engines: bool = False
+    """Whether one of them broke the connection or stopped responding."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""

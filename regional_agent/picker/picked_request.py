@@ -13,7 +13,7 @@ import structlog
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
-from penstock.accounts.retry_rules import RetryReason
+from penstock.accounts.retry_rules import MAX_BROKEN, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.routing.reasons import Reason, Refusal
@@ -33,7 +33,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
-from regional_agent.routing.router import MAX_BROKEN
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 MAX_ALTERNATIVES: Final = 2

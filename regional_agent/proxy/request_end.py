@@ -12,11 +12,13 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.forwarded_attempt import engines_failed_line
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.tenants.settlement import settle
 
 _OK: Final = Outcome.OK
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+_NONE_READY: Final = Reason.NONE_READY
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -31,6 +33,8 @@ def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) 
     status, lines, body = refusal_response(refusal, rng, error_format, context.request_id)
     if context.reservation is not None:
         lines.append(rate_limit_lines(context.reservation.budgets, error_format))
+    if context.route_context is not None and refusal.reason is _ENGINE_FAILED:
+        lines.append(engines_failed_line(context.broken, broke=context.may_end_engines))
     return status, lines, body
 
 
@@ -44,6 +48,8 @@ def response_of_refusal(
     """
     if engine_error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
         return engine_error, Outcome.ENGINE_ERROR
+    if refusal.reason is _NONE_READY and context.reported_error:
+        return refusal_of_context(proxy, context, refusal), Outcome.ENGINE_ERROR
     own_deadline, is_batch = context.own_deadline, context.is_batch
     outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
     return refusal_of_context(proxy, context, refusal), outcome

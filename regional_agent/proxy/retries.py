@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
-from penstock.accounts.retry_rules import OUTCOMES, RETRIED_STATUSES, RetryReason
+from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, RetryReason
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
@@ -19,7 +20,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
+from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.upstream.response_head import ResponseHead
 
 USAGE_REFUSED: Final = Reason.BAD_REQUEST
@@ -29,6 +30,12 @@ UNEXPLAINED: Final = Reason.ENDPOINT_FULL
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
 the request although it should have a free slot, so that the body decides whether it failed."""
+
+UNAVAILABLE: Final = "status 503"
+"""The error of an engine that cannot serve now, which is no fault of the request."""
+
+MAX_SHOWN: Final = 200
+"""Size (bytes) of the beginning of an engine's error that a client receives in the message of a refusal."""
 
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
@@ -50,7 +57,7 @@ def rejection_of(
         shows_usage = usage.is_hidden and head.is_encoded_stream and may_send_again(context)
         if status in REFUSING_STATUSES or shows_usage:
             return reason or USAGE_REFUSED
-    if isinstance(attempt, LocalAttempt) and status == 503 and reason is _SATURATED and attempt.is_charged:
+    if status == 503 and attempt.is_charged:
         return UNEXPLAINED
     if reason is not None or status < 400:
         return reason
@@ -87,22 +94,45 @@ def after_rejection(
 def after_unexplained(
     proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
 ) -> RetryReason | Refusal | None:
-    """What follows a 503 of an engine with free slots; None if the client receives it. `now` in s.
+    """What follows a 503 of an engine with free slots; None if the receiver of the response gets it. `now` in s.
+
+    A client receives a refusal instead, as of a request for which no endpoint is ready: it states when to try again.
 
     Args:
         body: the body, or its beginning.
         is_whole: whether `body` is the whole body.
     """
-    if not isinstance(attempt, LocalAttempt) or is_rejection(body):
+    if isinstance(attempt, LocalAttempt) and is_rejection(body):
         if is_busy_text(body):
             attempt.erred(AnswerError(ErrorCause.BUSY, ""))
         attempt.rejected(context, _SATURATED, now)
         return RetryReason.ENGINE_BUSY
     if _may_move(proxy, context, attempt):
-        context.reported_error = "status 503"
+        context.reported_error = UNAVAILABLE
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
-    return None if is_whole else Refusal(_ENGINE_FAILED, "the engine reported an error: status 503")
+    if context.route_context is None and context.is_repeatable:
+        context.reported_error = UNAVAILABLE
+        return refusal_of_error(context, shown_of(body))
+    return None if is_whole else Refusal(_ENGINE_FAILED, f"the engine reported an error: {UNAVAILABLE}")
+
+
+def refusal_of_error(context: RequestContext, shown: str = "") -> Refusal:
+    """Return the refusal of a request that no target can serve after an engine responded with an error.
+
+    Args:
+        shown: what the engine stated, for the client.
+    """
+    detail = f"the engine reported an error: {context.reported_error}{shown}"
+    if context.route_context is None and context.reported_error == UNAVAILABLE:
+        return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
+    return Refusal(_ENGINE_FAILED, detail)
+
+
+def shown_of(body: bytes) -> str:
+    """Return the beginning of the body of an error as a part of a message."""
+    text = " ".join(body[:MAX_SHOWN].decode("utf-8", "replace").split())
+    return f": {text}" if text else ""
 
 
 def after_error(
@@ -113,7 +143,7 @@ def after_error(
     if not RULES[outcome].may_retry or not isinstance(attempt, LocalAttempt):
         return None
     attempt.erred(error)
-    if not _may_retry(proxy, context, outcome):
+    if not _may_retry(proxy, context, attempt, outcome):
         return None
     context.reported_error = error.message
     if error.cause is ErrorCause.BUSY:
@@ -167,18 +197,25 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
 def asks_origin(context: RequestContext, attempt: Attempt, status: int) -> bool:
     """Whether the response to a peer's request states that the origin may send the request to another region.
 
-    An engine of this region failed it, and no other one has. Whether the request may be sent again, the origin knows.
+    Engines of this region failed it. Whether the request may be sent again, the origin knows.
     """
     is_failure = context.route_context is not None and (status == 503 or status in RETRIED_STATUSES)
-    return is_failure and attempt.is_at_fault() and _has_attempts(context)
+    return is_failure and attempt.is_at_fault()
 
 
-def _has_another(proxy: Proxy, context: RequestContext, attempt: Attempt, now: float) -> bool:
-    """Whether a target is ready besides that of `attempt` and those that failed; of a peer's request, here."""
+def _has_another(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, now: float, *, leaves_region: bool = False
+) -> bool:
+    """Whether a target is ready besides that of `attempt` and those that failed; of a peer's request, here.
+
+    Args:
+        leaves_region: whether no further endpoint of the region of `attempt` may receive the request.
+    """
     router, tried = proxy.router, context.tried_endpoints - context.busy_endpoints | {attempt.endpoint_name}
     if context.route_context is not None:
-        return router.burst.has_another_here(context, tried, now)
-    return router.has_other_target(context, tried, now, failed_region=attempt.region if attempt.from_peer else "")
+        return not leaves_region and router.burst.has_another_here(context, tried, now)
+    failed_region = attempt.region if attempt.from_peer or leaves_region else ""
+    return router.has_other_target(context, tried, now, failed_region=failed_region)
 
 
 def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attempt) -> bool:
@@ -205,8 +242,10 @@ def _may_move(proxy: Proxy, context: RequestContext, attempt: Attempt) -> bool:
     return (
         attempt.is_at_fault()
         and not context.needs_object
-        and _has_another(proxy, context, attempt, proxy.clock())
-        and _may_retry(proxy, context, Outcome.ENGINE_ERROR)
+        and _has_another(
+            proxy, context, attempt, proxy.clock(), leaves_region=context.broken + attempt.failed_engines >= MAX_BROKEN
+        )
+        and _may_retry(proxy, context, attempt, Outcome.ENGINE_ERROR)
     )
 
 
@@ -215,15 +254,17 @@ def _may_leave_suspect(proxy: Proxy, context: RequestContext, attempt: Attempt, 
     return (
         stall.may_resend(repeatable=context.is_repeatable)
         and not context.request.body_dropped
-        and _has_attempts(context)
+        and context.attempts < MAX_ATTEMPTS
+        and context.broken + context.failed_elsewhere + 1 < MAX_BROKEN
         and proxy.retry_budget.allows_one(now)
         and proxy.router.has_other_target(context, context.tried_endpoints | {attempt.endpoint_name}, now)
     )
 
 
-def _may_retry(proxy: Proxy, context: RequestContext, outcome: Outcome) -> bool:
+def _may_retry(proxy: Proxy, context: RequestContext, attempt: Attempt, outcome: Outcome) -> bool:
     """Whether the client's request can and may be sent again after an attempt ended with `outcome`."""
-    may_retry = RULES[outcome].may_retry and _has_attempts(context) and may_send_again(context)
+    has_attempts = context.attempts < MAX_ATTEMPTS and context.failures_left > attempt.failed_engines
+    may_retry = RULES[outcome].may_retry and has_attempts and may_send_again(context)
     return may_retry and proxy.retry_budget.allows_one(proxy.clock())
 
 
@@ -231,7 +272,3 @@ def may_send_again(context: RequestContext) -> bool:
     """Whether the client's request can be sent again after an engine may have started it."""
     request = context.request
     return request.whole and not request.body_dropped and context.is_repeatable and not context.is_for_object
-
-
-def _has_attempts(context: RequestContext) -> bool:
-    return context.attempts < MAX_ATTEMPTS and context.broken + 1 < MAX_BROKEN

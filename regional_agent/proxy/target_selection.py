@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.retries import refusal_of_error
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -14,7 +15,6 @@ from regional_agent.routing.queue_dispatcher import QueueEntry
 
 _SATURATED: Final = Reason.SATURATED
 _NONE_READY: Final = Reason.NONE_READY
-_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -42,7 +42,7 @@ def select_target(
             target = entry
         if not router.requests.fall_back(context, request, target):
             if target.reason is _NONE_READY and context.reported_error:
-                return Refusal(_ENGINE_FAILED, f"the engine reported an error: {context.reported_error}")
+                return refusal_of_error(context)
             return target
         now = proxy.clock()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from penstock.accounts.retry_rules import MAX_FAILED
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MAX_PRIORITY, MAX_WEIGHT, MIN_WEIGHT
@@ -118,6 +119,8 @@ class ForwardedRequestReader:
         elif route is not None and route.client_object:
             prefer_object(self.objects, context, now)
         context.extends_text = route_context.extends_text
+        context.failed_elsewhere = min(MAX_FAILED, max(0, route_context.failed_engines))
+        context.may_end_engines = route_context.may_end_engines
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
         context.principal, tenant = principal, principal.tenant

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
@@ -80,7 +81,11 @@ class RequestContext:
         self.queued_s = 0.0
         """Time (s) in the admission queue."""
         self.broken = 0
-        """Number of engines that failed, or became suspect, after they received the request."""
+        """Number of engines of this region that failed, or became suspect, after they received the request."""
+        self.failed_elsewhere = 0
+        """Number of engines of other regions that failed after they received the request."""
+        self.may_end_engines = False
+        """Whether an engine broke the connection or stopped responding, so that the request may be the cause."""
         self.continuations = 0
         """Number of times that another target had to continue the response."""
         self.context_class = 0
@@ -139,6 +144,17 @@ class RequestContext:
         """Whether the request may be sent again if an engine may have begun to process it."""
         route = self.request.route
         return (route is None or route.repeatable) and not self.request.upgrade
+
+    @property
+    def failures_left(self) -> int:
+        """Number of engines that may still fail the request, in all regions."""
+        limit = MAX_BROKEN if self.may_end_engines else MAX_FAILED
+        return limit - self.broken - self.failed_elsewhere
+
+    @property
+    def left_region(self) -> bool:
+        """Whether as many engines of this region have failed as may fail the request here."""
+        return self.broken >= MAX_BROKEN
 
     def attempt_failed(self, reason: str, now: float) -> None:
         """Record in the trace that an attempt ended at `now` (s) and that the request continues."""

@@ -7,7 +7,7 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
@@ -87,6 +87,8 @@ class LocalServices:
 
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""
+
+    failed_engines: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -221,6 +223,7 @@ class LocalAttempt(Placement[Endpoint]):
         """Record that the request leaves a suspect endpoint. The request itself may be the cause."""
         context.failed_because = Reason.ENGINE_TIMEOUT
         context.broken += 1
+        context.may_end_engines = True
         context.tried_endpoints |= {self.endpoint.name}
 
     def settle(self, now: float, service_s: float | None = None, usage: Usage | None = None) -> None:
@@ -329,6 +332,7 @@ class LocalAttempt(Placement[Endpoint]):
                 context.reported_error = "engines of one host broke the connection in turn"
             else:
                 context.broken += 1
+                context.may_end_engines = True
         elif self.endpoint.connection_failed():
             self.outcome = AttemptOutcome.UNREACHABLE
         else:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
+from penstock.accounts.retry_rules import MAX_FAILED, RetryReason
 from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.token_counts import Usage
 from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
-from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
+from regional_agent.http.headers.header_rules import BROKE, ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.upstream.address import Address
 
@@ -24,6 +24,11 @@ REASONS: Final = {reason.value.encode(): reason for reason in Reason}
 
 _STALLED: Final = Outcome.STALLED
 """Alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+def engines_failed_line(count: int, *, broke: bool) -> bytes:
+    """Return the header line that states the failed engines to the agent of the origin; `broke` as in BROKE."""
+    return b"%b: %d%b\r\n" % (ENGINE_FAILED_HEADER, min(count, MAX_FAILED), BROKE if broke else b"")
 
 
 class ForwardedAttempt:
@@ -50,6 +55,10 @@ class ForwardedAttempt:
         self.is_charged = False
         """Whether an engine of the region responded with an error that counts against it, and none else there can
         serve the request."""
+        self.failed_engines = 1
+        """Number of engines of the region that failed the request, as its agent reports it with a failure."""
+        self._ended_one = True
+        """Whether one of them broke the connection or stopped responding; True until the agent reports it."""
         self.accepts_in_s = 0.0
         """Retry-After (s) of a region that refused the request as full; 0 otherwise."""
         self._peers = peers
@@ -60,8 +69,13 @@ class ForwardedAttempt:
 
     def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the peer refused the request, or None."""
+        failed = by_name.get(ENGINE_FAILED_HEADER)
+        if failed is not None:
+            count, broke, _ = failed.partition(BROKE)
+            self.failed_engines = min(int(count), MAX_FAILED) if count.isdigit() and len(count) < 3 else 1
+            self._ended_one = broke != b""
         if REFUSAL_HEADER not in by_name:
-            self.is_charged = ENGINE_FAILED_HEADER in by_name
+            self.is_charged = failed is not None
             return None
         reason = REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
         if reason is Reason.SATURATED:
@@ -106,8 +120,12 @@ class ForwardedAttempt:
     def failed_first(self, context: RequestContext) -> None:
         """Exclude the region, whose response was an error of its only engine."""
         context.failed_because = Reason.ENGINE_FAILED
-        context.broken += 1
+        self._count_failed(context)
         context.tried(self.region, Reason.ENGINE_FAILED)
+
+    def _count_failed(self, context: RequestContext) -> None:
+        context.failed_elsewhere += self.failed_engines
+        context.may_end_engines = context.may_end_engines or (self._ended_one and self.failed_engines > 0)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Exclude the region after a failure before a response, and report the failed request to the prober."""
@@ -119,7 +137,7 @@ class ForwardedAttempt:
         """Exclude the region after its agent refused the request without starting it."""
         context.failed_because = Reason.SATURATED
         if reason is Reason.ENGINE_FAILED:
-            context.broken += 1
+            self._count_failed(context)
             context.reported_error = context.reported_error or f"one in {self.region} failed"
         if reason is Reason.NO_IDLE_SLOTS:
             context.preempted()

@@ -75,5 +75,7 @@ class PeerTargets:
             weight=context.weight,
             max_use=context.max_use,
             preemptions=context.preemptions,
+            failed_engines=context.broken + context.failed_elsewhere,
+            may_end_engines=context.may_end_engines,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from penstock.accounts.retry_rules import MAX_BROKEN
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.fleet.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
@@ -50,9 +51,10 @@ MAX_ATTEMPTS: Final = 6
 """Maximum number of attempts per request; each failed connection costs at most a connect timeout. A request that
 endpoints rejected as busy is sent again in its turn, for as long as it may wait."""
 
-MAX_BROKEN: Final = 2
-"""Maximum number of engines that fail after they received a request; the request itself may be the cause."""
+MAX_UNREACHABLE: Final = 3
+"""Number of endpoints of this region that a request leaves before another region is preferred to further ones."""
 
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 _NOT_FOUND: Final = Reason.NOT_FOUND
 _SATURATED: Final = Reason.SATURATED
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
@@ -128,10 +130,14 @@ class Router:
             return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
         suspects = self.local.endpoints.failures.suspects
         if now < suspects.until and not (context.attempts or context.broken) and context.request.whole:
-            context.broken = (MAX_BROKEN - 1) * suspects.includes(context.estimate.tenant, context.request.body, now)
-        if context.broken >= MAX_BROKEN:
-            detail = f"{MAX_BROKEN} engines failed after they received the request, which may be the cause"
-            return Refusal(Reason.ENGINE_FAILED, detail)
+            context.may_end_engines = suspects.includes(context.estimate.tenant, context.request.body, now)
+            context.broken = (MAX_BROKEN - 1) * context.may_end_engines
+        if context.failures_left <= 0:
+            failed = context.broken + context.failed_elsewhere
+            detail = f"{failed} engines failed after they received the request, which may be the cause"
+            return Refusal(_ENGINE_FAILED, detail)
+        if context.route_context is None and len(context.tried_endpoints) >= MAX_BROKEN:
+            self._leave_region(context, now)
         location = context.object_location
         at_object: Attempt | Reason = _NOT_FOUND
         if location is not None:
@@ -144,12 +150,23 @@ class Router:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
             target = self._target_for_peer(context, now, in_turn=in_turn)
-        if isinstance(target, Refusal) and self.burst.may_serve(context.model, target):
+        if isinstance(target, Refusal) and not context.left_region and self.burst.may_serve(context.model, target):
             idle = self._may_leave(context, now)
             target = self.burst.place(context, now, in_turn=in_turn, idle_elsewhere=idle) or target
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             context.attempts += 1
         return target
+
+    def _leave_region(self, context: RequestContext, now: float) -> None:
+        """Exclude this region for a request that as many of its engines failed as may, or that could connect to none of
+        several, if another region can serve it."""
+        if self.region in context.tried_regions:
+            return
+        unreachable = len(context.tried_endpoints) >= MAX_UNREACHABLE and context.failed_because is _ENGINE_FAILED
+        if context.left_region or (
+            unreachable and self.has_other_target(context, NO_NAMES, now, failed_region=self.region)
+        ):
+            context.tried(self.region, _ENGINE_FAILED)
 
     def has_other_target(
         self, context: RequestContext, tried: frozenset[str], now: float, *, failed_region: str = ""
@@ -158,7 +175,7 @@ class Router:
 
         Args:
             tried: names of the endpoints of this region that have failed.
-            failed_region: another region that has failed, besides those of the context; empty for none.
+            failed_region: a region that has failed, besides those of the context; empty for none.
         """
         if context.needs_object or context.route_context is not None:
             return not context.needs_object
@@ -199,6 +216,8 @@ class Router:
         policy = self._config.policy
         model = None if policy is None else policy.models.get(context.model)
         if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
+            return False
+        if context.left_region:
             return False
         if context.extends_text and not self.local.may_extend(context.model):
             return False
@@ -262,7 +281,9 @@ class Router:
 
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""
-        target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=in_turn)
+        target: LocalAttempt | Reason = Reason.NONE_READY
+        if not context.left_region:
+            target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
         if target is _TOO_LONG:

@@ -38,8 +38,11 @@ REFUSAL_HEADER: Final = b"x-penstock-refusal"
 it."""
 
 ENGINE_FAILED_HEADER: Final = b"x-penstock-engine-failed"
-"""Header of a response to a peer, by which the origin detects that the error is that of an engine, and that no other
-endpoint of the serving region can serve the request. Removed before clients."""
+"""Header of a response to a peer, with the number of engines of the serving region that failed the request; the origin
+may send it to another region. Followed by BROKE if one broke the connection or stopped responding. Removed before
+clients."""
+
+BROKE: Final = b" broke"
 
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 """Header with the time (ms) that the sender waits for the response. Clients may send it; engines and peers receive the

@@ -24,7 +24,7 @@ from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
+from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.telemetry.label_values import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -168,7 +168,7 @@ class ContinuedResponse:
             return False
         if context.continuations >= MAX_CONTINUATIONS or not proxy.retry_budget.allows_one(now):
             return False
-        if context.attempts >= MAX_ATTEMPTS or context.broken >= MAX_BROKEN:
+        if context.attempts >= MAX_ATTEMPTS or context.failures_left <= 0:
             return False
         context.extends_text = stream.has_text
         tried = self._failed_endpoints | {self._relayed.attempt.endpoint_name}
@@ -233,7 +233,11 @@ class ContinuedResponse:
         elif not reported:
             self._failed_regions.append(attempt.region)
         if self._failure.reason is _ENGINE_FAILED and (reported or not attempt.from_peer):
-            context.broken += 1
+            context.may_end_engines = True
+            if attempt.from_peer:
+                context.failed_elsewhere += 1
+            else:
+                context.broken += 1
         context.forget_tries()
         context.attempts = attempts
         context.tried_endpoints = self._failed_endpoints

@@ -19,7 +19,6 @@ from penstock.accounts.outcome_rules import (
 )
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
@@ -28,7 +27,7 @@ from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.retries import asks_origin
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.forwarded_attempt import REASONS
+from regional_agent.routing.forwarded_attempt import REASONS, engines_failed_line
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
@@ -175,7 +174,7 @@ class RelayedResponse:
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
         if head.status >= 500 and asks_origin(context, attempt, head.status):
-            lines += b"%b: 1\r\n" % ENGINE_FAILED_HEADER
+            lines += engines_failed_line(context.broken + 1, broke=context.may_end_engines)
         writer.start(head, upstream, lines, request, None if intake is None else intake.parser)
 
     def _note_objects(self, head: ResponseHead, upstream: UpstreamConnection | None) -> UpstreamConnection | None:

@@ -57,7 +57,7 @@ def look(name: str, at_s: float) -> Look:
     apart = {fault.region: fault.other, fault.other: fault.region} if fault.other and hurt else {}
     down = hurt and fault.kind in (TargetKind.REGION, TargetKind.ENDPOINTS)
     gone = down and fault.kind is TargetKind.REGION
-    without = {"eu-es/a": tuple(fault.slots)} if hurt else {}
+    without = {"eu-es/a": tuple(fault.endpoints)} if hurt else {}
     agents = [agent for agent in AGENTS if not (gone and agent.startswith(fault.region))]
     others = [agent for agent in agents if not agent.startswith(fault.region or "none")]
     halved = fault.kind is TargetKind.AGENTS and hurt
@@ -246,18 +246,13 @@ def test_a_model_without_engines_may_refuse_its_own_requests_only() -> None:
     assert missed("model-gone", changed(facts, 5, outcome=Outcome.REFUSED, model=model)) == {"no request lost"}
 
 
-def test_a_herd_on_the_engines_that_are_back_is_missed() -> None:
-    facts = day("model-gone")
-    herd = [Sighting(f"r{n}", TO_S + 0.1, "eu-es", "eu-es-large-h100", REGIONS) for n in range(9)]
-    rest = [seen for seen in facts.sightings if seen.endpoint != "eu-es-large-h100"]
-    assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd))) == {"no herd"}
-    assert missed("model-gone", msgspec.structs.replace(facts, sightings=(*rest, *herd[:8]))) == set()
-
-
-def test_a_herd_after_any_fault_is_missed() -> None:
-    facts = day("redis-frozen")
+@pytest.mark.parametrize("fault", ["redis-frozen", "model-gone"])
+def test_a_herd_after_a_fault_is_missed(fault: str) -> None:
+    facts = day(fault)
     herd = [Sighting(f"r{n}", TO_S + 2.0, "eu-es", "eu-es-large-h100", REGIONS) for n in range(10)]
-    assert missed("redis-frozen", msgspec.structs.replace(facts, sightings=(*facts.sightings, *herd))) == {"no herd"}
+    rest = tuple(seen for seen in facts.sightings if seen.endpoint != "eu-es-large-h100")
+    assert missed(fault, msgspec.structs.replace(facts, sightings=(*rest, *herd))) == {"no herd"}
+    assert missed(fault, msgspec.structs.replace(facts, sightings=(*rest, *herd[:9]))) == set()
 
 
 def test_what_a_fault_measured_is_reported() -> None:
