@@ -5,6 +5,7 @@ Client connections and the endpoint picker, which receives bodies from Envoy, ap
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from penstock.admission.retry_after import MIN_RETRY_S
@@ -25,10 +26,18 @@ NO_ROOM: Final = Refusal(Reason.SATURATED, "too many large bodies at once", retr
 LATE: Final = Refusal(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time")
 
 
+class HeadPostponed:
+    """A head that can be checked only after a wait. Nothing of the body is read meanwhile."""
+
+    def __init__(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """`wait` returns when the head should be checked again."""
+        self.wait = wait
+
+
 class HeadAcceptance(Protocol):
     """Decides about requests whose bodies have not arrived."""
 
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | HeadPostponed | Refusal:
         """Check a request with a large body by its head, before the body is read.
 
         Args:
@@ -61,13 +70,13 @@ class BodyLimits:
         self._bodies = bodies
         self._acceptance = acceptance
 
-    def accept(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Check a request by its head, before its body is read; returns why it is refused."""
+    def accept(self, request: Request, peer_ip: str) -> Refusal | HeadPostponed | None:
+        """Check a request by its head, before its body is read; returns why it is refused or has to wait."""
         limits = self._limits
         if request.length is not None and request.length > limits.max_body_bytes:
             return self._too_large()
         accepted = self._acceptance.accept_head(request, peer_ip)
-        if isinstance(accepted, Refusal):
+        if not isinstance(accepted, AcceptedHead):
             return accepted
         request.accepted_head = accepted
         request.needs_whole = self._acceptance.reads_whole(request)

@@ -8,10 +8,12 @@ connection is closed, since the start of the next request is unknown.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
+
+import structlog
 
 from penstock.routing.reasons import Refusal
-from regional_agent.http.body_limits import DISPLACED, HeadAcceptance
+from regional_agent.http.body_limits import DISPLACED, HeadAcceptance, HeadPostponed
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, complete_response
@@ -21,6 +23,8 @@ from regional_agent.http.protocol.request_parser import RequestParser
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 from regional_agent.http.request_handler import Handler, TunnelReceiver
 from regional_agent.http.request_intake import RequestIntake
+
+log: Final = structlog.get_logger()
 
 
 class Application(HeadAcceptance, Protocol):
@@ -65,6 +69,8 @@ class ClientConnection:
         self._serve_loop_active = False
         self._process_due = False
         """Whether bytes that wait in the sequencer will be processed in the next turn of the event loop."""
+        self._head_wait: asyncio.Task[None] | None = None
+        """Waits until a head can be checked; nothing is received meanwhile."""
 
     # asyncio.Protocol
 
@@ -99,6 +105,8 @@ class ClientConnection:
         self._registry.on_closed(self)
         self._tunnel = None
         handler, self._handler = self._handler, None
+        if self._head_wait is not None:
+            self._head_wait.cancel()
         self._intake.end()
         if handler is not None:
             handler.on_client_gone()
@@ -121,11 +129,14 @@ class ClientConnection:
         """Process what has been received, and then `data`, until more bytes are needed, or requests have to wait."""
         if data:
             self.sequencer.parser.receive(data)
-        while True:
+        while self._head_wait is None:
             received = self._intake.next_received(self, self.peer_ip)
             if received is None:
                 return
-            if isinstance(received, RequestRefused):
+            if isinstance(received, HeadPostponed):
+                self.pause_reading()
+                self._head_wait = asyncio.create_task(self._check_after(received), name="check of a head")
+            elif isinstance(received, RequestRefused):
                 self.refuse(received.refusal, received.request)
             elif isinstance(received, PartReceived):
                 if self.sequencer.serving is received.request and self._handler is not None:
@@ -136,6 +147,16 @@ class ClientConnection:
                 self._handler.on_request_end()
             if self.sequencer.is_drained:
                 return
+
+    async def _check_after(self, postponed: HeadPostponed) -> None:
+        """Continue with what has been received once a head can be checked."""
+        try:
+            await postponed.wait()
+            self._head_wait = None
+            self._process_waiting()
+        except Exception:
+            log.exception("checking the head of a request failed")
+            self.abort()
 
     def _process_waiting(self) -> None:
         self._process_due = False
@@ -225,6 +246,8 @@ class ClientConnection:
         They are processed in the next turn of the event loop, as bytes that had not arrived would be: the caller may be
         `_process`, or a handler that is not in place yet.
         """
+        if self._head_wait is not None:
+            return
         if not self.sequencer.parser.has_more:
             self.transport.resume_reading()
         elif not self._process_due:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.body_limits import NO_ROOM, BodyLimits, HeadAcceptance
+from regional_agent.http.body_limits import NO_ROOM, BodyLimits, HeadAcceptance, HeadPostponed
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.kept_bodies import BodyOwner
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request
-from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, RequestRefused
+from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 
 _BAD_REQUEST: Final = Reason.BAD_REQUEST
@@ -40,8 +40,12 @@ class RequestIntake:
         self._body_limits = BodyLimits(listener.limits, listener.bodies, acceptance)
         self._receiving: Request | None = None
         """The request that was being received after the last read."""
+        self._postponed: HeadReceived | None = None
+        """The head that has to be checked again before anything more is received."""
 
-    def next_received(self, owner: BodyOwner, peer_ip: str) -> Request | PartReceived | RequestRefused | None:
+    def next_received(
+        self, owner: BodyOwner, peer_ip: str
+    ) -> Request | PartReceived | RequestRefused | HeadPostponed | None:
         """Return what is to be done about what has arrived; None if nothing more is until more arrives.
 
         Args:
@@ -50,11 +54,16 @@ class RequestIntake:
 
         Returns:
             A request to be handled in its turn, complete or with a part of its body; a request that has started and is
-            now complete; a further part of the body of a request that has started; or a refusal.
+            now complete; a further part of the body of a request that has started; a refusal; or a wait, after which
+            `next_received` checks the head again.
         """
         sequencer = self._sequencer
         while True:
-            received = sequencer.next_received()
+            received: Received | None
+            if self._postponed is None:
+                received = sequencer.next_received()
+            else:
+                received, self._postponed = self._postponed, None
             if received is None:
                 self._wait()
                 return None
@@ -70,7 +79,11 @@ class RequestIntake:
                 return received
             request = received.request
             if isinstance(received, HeadReceived):
-                refusal = self._accept(request, peer_ip)
+                checked = self._accept(request, peer_ip)
+                if isinstance(checked, HeadPostponed):
+                    self._postponed = received
+                    return checked
+                refusal = checked
             else:
                 refusal = self._body_limits.check(request, received.chunk)
                 if refusal is None:
@@ -101,8 +114,8 @@ class RequestIntake:
         elif upload.queued or sequencer.serving is not None:
             transport.pause_reading()
 
-    def _accept(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Check a request by its head, and send `100 Continue` only if it passes; returns why it is refused."""
+    def _accept(self, request: Request, peer_ip: str) -> Refusal | HeadPostponed | None:
+        """Check a request by its head, and send `100 Continue` only if it passes; returns why it does not."""
         refusal = self._body_limits.accept(request, peer_ip)
         if refusal is not None:
             return refusal
@@ -118,7 +131,11 @@ class RequestIntake:
     def is_idle_too_long(self, now: float) -> bool:
         """Whether the client has sent nothing for too long, while no request waited or was handled. `now` in s."""
         sequencer, listener = self._sequencer, self._listener
-        if not sequencer.is_idle or (sequencer.receiving is not None and self._transport.reading):
+        if (
+            not sequencer.is_idle
+            or self._postponed is not None
+            or (sequencer.receiving is not None and self._transport.reading)
+        ):
             return False
         idle_s = now - max(self._transport.waits_since, listener.draining_since)
         return idle_s > (self._limits.idle_linger_s if listener.draining else self._limits.idle_timeout_s)
@@ -139,11 +156,13 @@ class RequestIntake:
 
     def refuse(self, refusal: Refusal, request: Request | None) -> None:
         """Receive nothing more, and respond with a refusal; see `RequestSequencer.refuse`."""
+        self._postponed = None
         for dropped in self._sequencer.refuse(refusal, request):
             self.release(dropped)
 
     def end(self) -> None:
         """Receive nothing more, and respond to nothing more."""
+        self._postponed = None
         for dropped in self._sequencer.end():
             self.release(dropped)
 

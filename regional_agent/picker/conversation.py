@@ -52,16 +52,20 @@ class PickerParts(NamedTuple):
 class Conversation:
     """The exchange of messages about one request."""
 
-    def __init__(self, queue: Callable[[bytes], None], write_soon: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: Callable[[bytes], None], write_soon: Callable[[], None], hold: Callable[[bool], None]
+    ) -> None:
         """Start before the head.
 
         Args:
             queue: queues a `ProcessingResponse` for Envoy.
             write_soon: lets `flush` be called before the next write.
+            hold: lets the further messages of Envoy wait, or processes them.
         """
         self.state = StreamState.HEAD
         self.queue = queue
         self.write_soon = write_soon
+        self.hold = hold
         self._part = b""
         """The part of the response that waits for what Envoy has sent after it."""
         self.is_grpc = False

@@ -281,15 +281,20 @@ class GrpcConnection:
         stream.receive_window -= size
         if stream.receive_window < 0:
             raise Http2Error(http2.FLOW_CONTROL_ERROR, "the client sends more than a stream permits")
-        if not flags & END_STREAM and stream.receive_window < http2.DEFAULT_WINDOW_BYTES // 2:
-            grown = http2.DEFAULT_WINDOW_BYTES - stream.receive_window
-            self._frames.append(http2.window_update_frame(number, grown))
-            stream.receive_window = http2.DEFAULT_WINDOW_BYTES
+        if not flags & END_STREAM:
+            self._grant(stream)
         stream.receive(payload, self._max_message_bytes)
         if stream.is_partial or stream.counted_bytes:
             self._count(stream)
         if flags & END_STREAM:
             self._end_of(stream)
+
+    def _grant(self, stream: GrpcStream) -> None:
+        """Let the client send more on a stream of which it has used half of the window."""
+        if stream.receive_window < http2.DEFAULT_WINDOW_BYTES // 2 and not stream.is_held:
+            grown = http2.DEFAULT_WINDOW_BYTES - stream.receive_window
+            self._frames.append(http2.window_update_frame(stream.number, grown))
+            stream.receive_window = http2.DEFAULT_WINDOW_BYTES
 
     def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
         if not number & 1:
@@ -440,6 +445,8 @@ class GrpcConnection:
             transport.write(b"".join(frames))
 
     def _write_stream(self, stream: GrpcStream) -> None:
+        if not stream.ended:
+            self._grant(stream)
         window = self._stream_window
         self._send_window -= stream.write(self._frames, window, self._send_window, self._block_prefix)
         if stream.is_blocked:

@@ -93,6 +93,9 @@ class GrpcStream:
         """What has not been sent; views of large messages, of which a part is cut off for each frame."""
         self._out_bytes = 0
         """Size of what has not been sent."""
+        self.is_held = False
+        """Whether the messages of the client wait; it may send no more than the present window."""
+        self._max_bytes = 0
         self._has_head = False
         self._status: tuple[int, str] | None = None
         """The status with which the call ends, after its messages."""
@@ -102,6 +105,7 @@ class GrpcStream:
 
     def receive(self, data: bytes, max_bytes: int) -> None:
         """Process a part of the client's messages, of at most `max_bytes` each."""
+        self._max_bytes = max_bytes
         if self._received:
             self._received += data
             if len(self._received) < self._needed_bytes:
@@ -109,6 +113,9 @@ class GrpcStream:
             data, self._received = bytes(self._received), bytearray()
         at = 0
         while self._status is None and self.call is not None:
+            if self.is_held:
+                self._keep(data, at, 0)
+                return
             left = len(data) - at - _PREFIX_BYTES
             if left < 0:
                 self._keep(data, at, _PREFIX_BYTES)
@@ -131,6 +138,13 @@ class GrpcStream:
         if at < len(data):
             self._received += memoryview(data)[at:]
             self._needed_bytes = needed_bytes
+
+    def hold(self, held: bool) -> None:
+        """Let the further messages of the client wait, or process them."""
+        self.is_held = held
+        if not held:
+            self.receive(b"", self._max_bytes)
+            self._write_soon(self)
 
     @property
     def buffered_bytes(self) -> int:

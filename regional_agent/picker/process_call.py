@@ -25,6 +25,10 @@ def _do_nothing() -> None:
     """Write nothing to a stream that has ended."""
 
 
+def _hold_nothing(held: bool) -> None:
+    """Hold no messages of a stream that has ended."""
+
+
 class ProcessCall:
     """The call for one request of Envoy."""
 
@@ -39,7 +43,7 @@ class ProcessCall:
         self._stream = stream
         self._on_end = on_end
         self._reject_mode = reject_mode
-        self._talk = Conversation(stream.send, stream.write_soon)
+        self._talk = Conversation(stream.send, stream.write_soon, stream.hold)
         self.stream = RequestStream(parts, self._talk, stream.peer_ip)
 
     def on_message(self, message: bytes) -> None:
@@ -77,7 +81,7 @@ class ProcessCall:
             # The connection has to close its other streams.
             log.exception("a request at the endpoint picker could not be closed")
         # Otherwise the call and its parts would refer to each other, and stay until the next garbage collection.
-        self._talk.queue, self._talk.write_soon = _drop, _do_nothing
+        self._talk.queue, self._talk.write_soon, self._talk.hold = _drop, _do_nothing, _hold_nothing
 
 
 class HealthCall:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -11,7 +13,7 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routes.kserve_messages import InferMessages
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_pool import EndpointSubset
-from regional_agent.http.body_limits import DISPLACED, NO_ROOM
+from regional_agent.http.body_limits import DISPLACED, NO_ROOM, HeadPostponed
 from regional_agent.http.messages import Request
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, PickerParts
@@ -31,6 +33,7 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
 from regional_agent.services.model_list import is_model_page
 from regional_agent.services.service import READS
+from regional_agent.tenants.token_verifier import KEY_AWAITED
 
 _S = StreamState
 _BEFORE_TARGET: Final = frozenset({_S.LOOKUP, _S.SELECTING, _S.QUEUED})
@@ -46,6 +49,10 @@ _SHUTTING_DOWN: Final = Refusal(
 )
 
 log = structlog.get_logger()
+
+
+def _do_nothing() -> None:
+    """Leave a request to the next message or check."""
 
 
 class RequestStream:
@@ -64,7 +71,10 @@ class RequestStream:
         self._request: Request | None = None
         self._from_envoy: FromEnvoy | None = None
         self._picked: PickedRequest | None = None
-        self._lookup: asyncio.Task[None] | None = None
+        self._wait: asyncio.Task[None] | None = None
+        """Waits for a look-up, or until the head can be checked."""
+        self._is_held = False
+        """Whether the further messages of Envoy wait."""
         self._began_at = 0.0
         self._has_trailers = False
         self._expects_whole = False
@@ -130,7 +140,7 @@ class RequestStream:
         if preflight is not None:
             self._respond(*preflight)
         elif refusal is not None and is_model_page(request.path) and request.method in READS:
-            self._respond(*parts.traffic.models(request, self._peer_ip))
+            self._list_models(request)
         elif refusal is not None:
             self._refuse(refusal, request)
         elif request.whole:
@@ -138,10 +148,24 @@ class RequestStream:
         elif in_head and self._messages is None and 0 < (request.length or 0) <= self._small_bytes():
             self._expects_whole = True
             talk.enter(_S.RECEIVING)
-        elif self._accept(request):
-            talk.enter(_S.RECEIVING)
+        else:
+            self._receive_body(request, in_head)
+
+    def _list_models(self, request: Request) -> None:
+        page = self._parts.traffic.models(request, self._peer_ip)
+        if page is KEY_AWAITED:
+            self._hold(self._parts.traffic.wait_for_key(), partial(self._list_models, request))
+        elif isinstance(page, Refusal):
+            self._refuse(page, request)
+        else:
+            self._respond(*page)
+
+    def _receive_body(self, request: Request, in_head: bool) -> None:
+        """Accept a request by its head, and let its body arrive."""
+        if self._accept(request, partial(self._receive_body, request, in_head)):
+            self._talk.enter(_S.RECEIVING)
             if not in_head:
-                talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_HEADERS))
+                self._talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_HEADERS))
 
     def _small_bytes(self) -> int:
         limits = self._parts.limits
@@ -155,10 +179,18 @@ class RequestStream:
             return True
         return not chunk and len(request.body) == request.length
 
-    def _accept(self, request: Request) -> bool:
-        """Check a request by its head, before its body is kept; refuse it if it is not permitted."""
-        parts, self._expects_whole = self._parts, False
+    def _accept(self, request: Request, again: Callable[[], None]) -> bool:
+        """Check a request by its head, before its body is kept; refuse it if it is not permitted.
+
+        Args:
+            again: called once a head can be checked that has to wait.
+        """
+        parts = self._parts
         refusal = parts.body_limits.accept(request, self._peer_ip)
+        if isinstance(refusal, HeadPostponed):
+            self._hold(refusal.wait(), again)
+            return False
+        self._expects_whole = False
         refusal = refusal or parts.traffic.refuse_receiving(request, self._peer_ip)
         if refusal is not None:
             self._refuse(refusal, request)
@@ -175,7 +207,7 @@ class RequestStream:
                     self._expects_whole, request.whole = False, True
                     self._start(request)
                 return
-            if not self._accept(request):
+            if not self._accept(request, partial(self._on_body, request, chunk, ends=ends)):
                 return
         refusal = limits.check(request, chunk)
         may_start = False
@@ -225,7 +257,7 @@ class RequestStream:
             return
         if request.whole:
             raise InvalidTransition("trailers after the end of the body")
-        if self._expects_whole and not self._accept(request):
+        if self._expects_whole and not self._accept(request, partial(self._on_trailers, request)):
             return
         refusal = self._end_of_body(request)
         self._has_trailers = True
@@ -249,29 +281,54 @@ class RequestStream:
         problem = request.body_check.finish() if request.body_check is not None and request.started else ""
         return Refusal(Reason.BAD_REQUEST, problem) if problem else None
 
+    def _hold(self, wait: Awaitable[None], again: Callable[[], None]) -> None:
+        """Let the messages of Envoy wait, and call `again` after `wait`."""
+        self._is_held = True
+        self._talk.hold(True)
+        self._call_after(wait, partial(self._release_hold, again))
+
+    def _release_hold(self, again: Callable[[], None]) -> None:
+        self._is_held, self._began_at = False, self._parts.proxy.clock()
+        again()
+        if not self._is_held:
+            self._talk.hold(False)
+
+    def _call_after(self, wait: Awaitable[None], then: Callable[[], None]) -> None:
+        self._wait = asyncio.create_task(self._run_after(wait, then), name="look-up before a request is read")
+
+    async def _run_after(self, wait: Awaitable[None], then: Callable[[], None]) -> None:
+        try:
+            await wait
+            then()
+        except Exception:
+            log.exception("handling a request after a look-up failed")
+            self._refuse_late(Refusal(Reason.ENGINE_FAILED, "what the request needs could not be looked up"))
+
     def _start(self, request: Request) -> None:
         """Read the request, after its objects have been looked up, if it names any that this agent does not know."""
         parts = self._parts
         request.started = True
         request.body_check = self._messages
         refusal = parts.traffic.refuse_route(request)
-        owner = "" if refusal is not None else parts.traffic.owner_of_objects(request)
+        owner = "" if refusal is not None else parts.traffic.owner_of_objects(request, self._peer_ip)
+        if isinstance(owner, Refusal):
+            self._refuse_or_wait(owner, request)
+            return
         objects, now = parts.proxy.router.requests.objects, parts.proxy.clock()
         unknown = objects.unknown(owner, objects_of(request), now) if owner and objects.can_seek(()) else []
         if unknown:
             self._talk.enter(_S.LOOKUP)
-            self._lookup = asyncio.create_task(self._look_up(request, owner, unknown), name="object lookup")
+            self._call_after(objects.seek(owner, unknown, now), partial(self._read, request, None))
         else:
             self._read(request, refusal)
 
-    async def _look_up(self, request: Request, owner: str, unknown: list[str]) -> None:
-        proxy = self._parts.proxy
-        try:
-            await proxy.router.requests.objects.seek(owner, unknown, proxy.clock())
-            self._read(request, None)
-        except Exception:
-            log.exception("handling a request for an object failed")
-            self._refuse_late(Refusal(Reason.ENGINE_FAILED, "the location of the object could not be read"))
+    def _refuse_or_wait(self, refusal: Refusal, request: Request) -> None:
+        """Refuse a request that was not authorized, or start it again once the key of its token may be known."""
+        if refusal is not KEY_AWAITED:
+            self._refuse(refusal, request)
+        elif not self._talk.is_done:
+            self._talk.enter(_S.LOOKUP)
+            self._call_after(self._parts.traffic.wait_for_key(), partial(self._start, request))
 
     def _read(self, request: Request, refusal: Refusal | None) -> None:
         parts, talk, given = self._parts, self._talk, self._from_envoy
@@ -279,7 +336,7 @@ class RequestStream:
             return
         context = refusal or parts.traffic.read(request, self._peer_ip)
         if not isinstance(context, RequestContext):
-            self._refuse(context, request)
+            self._refuse_or_wait(context, request)
             return
         given.has_trailers = self._has_trailers
         refusal = None
@@ -347,7 +404,7 @@ class RequestStream:
         """Refuse a request whose body arrives too slowly, or that is not permitted any more. `now` in s."""
         request = self._request
         if request is not None and not request.whole and not self._talk.is_done:
-            if self._expects_whole and not self._accept(request):
+            if self._is_held or (self._expects_whole and not self._accept(request, _do_nothing)):
                 return
             refusal = self._parts.body_limits.overdue(request, now - self._began_at, self._peer_ip)
             if refusal is not None:
@@ -365,8 +422,8 @@ class RequestStream:
 
     def close(self) -> None:
         """End the request: Envoy has closed its stream, because it needs no more, or the client has disconnected."""
-        if self._lookup is not None:
-            self._lookup.cancel()
+        if self._wait is not None:
+            self._wait.cancel()
         if self._picked is not None:
             self._picked.on_closed()
         elif not self._talk.is_done:

@@ -21,7 +21,8 @@ class StreamState(Enum):
     RECEIVING = "receiving"
     """The head has been accepted; the body is arriving, and no target can be selected yet."""
     LOOKUP = "lookup"
-    """The location of the object that the request names is read from the region's Redis."""
+    """The location of the object that the request names is read from the region's Redis, or the key of its token is
+    fetched."""
     SELECTING = "selecting"
     """The router selects a target."""
     QUEUED = "queued"
@@ -39,7 +40,8 @@ _S = StreamState
 TRANSITIONS: Final[dict[StreamState, frozenset[StreamState]]] = {
     _S.HEAD: frozenset({_S.RECEIVING, _S.LOOKUP, _S.SELECTING, _S.DONE}),
     _S.RECEIVING: frozenset({_S.LOOKUP, _S.SELECTING, _S.DONE}),
-    _S.LOOKUP: frozenset({_S.SELECTING, _S.DONE}),
+    # LOOKUP again: of the object, once the key is known
+    _S.LOOKUP: frozenset({_S.LOOKUP, _S.SELECTING, _S.DONE}),
     # SELECTING again: with the fallback model, or without an endpoint whose address is unknown
     _S.SELECTING: frozenset({_S.SELECTING, _S.QUEUED, _S.PICKED, _S.DONE}),
     _S.QUEUED: frozenset({_S.SELECTING, _S.DONE}),

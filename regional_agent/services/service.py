@@ -11,6 +11,7 @@ from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.body_limits import HeadPostponed
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
 from regional_agent.http.request_handler import Handler
@@ -62,7 +63,7 @@ class Service(Application):
         """Return the format of error responses to a request. By default OpenAI's."""
         return ErrorFormat.OPENAI
 
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | HeadPostponed | Refusal:
         """Accept a request before its body is read, or reject it. By default every path is unknown."""
         return unknown_path(request)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from math import inf
 
 import msgspec
@@ -13,6 +13,7 @@ from regional_agent.coalescing.shared_run import RunRequests
 from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, SharedRuns
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.http.body_limits import HeadPostponed
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.messages import AcceptedHead, Request
@@ -75,13 +76,15 @@ class TrafficService(RoutedService):
         refusal = self.refuse_route(request)
         if refusal is None:
             if not request.plain and self._jobs is not None and self._jobs.defers(request):
-                return self._jobs.submit(request, connection, self.refuse)
+                return self._handler_of(self._jobs.submit(request, connection, self.refuse), request, connection)
             policy = self._config.policy
             if policy is not None and policy.reuses_results:
                 taken = self._shared_runs.take(policy, request, connection, self.refuse)
                 if taken is not None:
                     return taken.handler
-            owner = self.owner_of_objects(request)
+            owner = self.owner_of_objects(request, connection.peer_ip)
+            if isinstance(owner, Refusal):
+                return self._handler_of(owner, request, connection)
             if owner:
                 lookup = self._look_up(
                     request,
@@ -94,8 +97,25 @@ class TrafficService(RoutedService):
                     return lookup
         elif self._is_job(request):
             assert self._jobs is not None
-            return self._jobs.handle(request, connection, self.refuse)
+            return self._handler_of(self._jobs.handle(request, connection, self.refuse), request, connection)
         return self._serve(request, connection, refusal)
+
+    def _handler_of(self, found: Handler | Refusal, request: Request, connection: ClientConnection) -> Handler | None:
+        """Return the handler of a request, or respond with its refusal. A request whose key is awaited is handled
+        from the beginning when keys have changed."""
+        if not isinstance(found, Refusal):
+            return found
+        if found is KEY_AWAITED and request.whole:
+            return serve_after(self.wait_for_key(), request, connection, self._handle_again)
+        self._refuse(connection, request, found)
+        return None
+
+    def _handle_again(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
+        return self.handle(request, connection) if refusal is None else self._serve(request, connection, refusal)
+
+    def wait_for_key(self) -> Awaitable[None]:
+        """Wait until the key of a request that was refused with KEY_AWAITED is known, or will not be."""
+        return self._config.issuers.wait_changed()
 
     def keep_results(self, cache: AgentResultCache) -> None:
         """Keep responses where policy permits it."""
@@ -116,13 +136,17 @@ class TrafficService(RoutedService):
         requests = InternalRequests(service, self._proxy.limits, header, MAX_RESPONSE_BYTES)
         return RunRequests(requests, lambda: service.gpu_s)
 
-    def owner_of_objects(self, request: Request) -> str:
-        """Return the tenant of a request that may name objects; empty if its route has none, or its key is invalid."""
+    def owner_of_objects(self, request: Request, peer_ip: str) -> str | Refusal:
+        """Return the tenant of a request that may name objects, or the refusal of its key; empty if its route has none.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
         route = request.route
         if route is None or not (route.object_id or route.previous_object or route.client_object):
             return ""
-        principal = self._authorization.principal_of(request)
-        return "" if isinstance(principal, Refusal) else principal.tenant.name
+        principal = self._authorization.principal_of(request, peer_ip)
+        return principal if isinstance(principal, Refusal) else principal.tenant.name
 
     def regions_with_objects(self, request: Request, peer_ip: str) -> Collection[str]:
         """Return the other regions that may have the object of a request: those that may serve it.
@@ -147,14 +171,15 @@ class TrafficService(RoutedService):
                 if self.copies is not None and self._reader.plan is not None:
                     self.copies.consider(self._reader.plan, context, connection.peer_ip)
                 return exchange
-            if context is KEY_AWAITED and request.whole:
-                return serve_after(self._config.issuers.wait_changed(), request, connection, self._serve)
             refusal = context
         path = request.path
         if request.route is not None:
-            self._refuse(connection, request, refusal)
-        elif is_model_page(path) and request.method in READS:
-            connection.respond(*self.models(request, connection.peer_ip))
+            return self._handler_of(refusal, request, connection)
+        if is_model_page(path) and request.method in READS:
+            page = self.models(request, connection.peer_ip)
+            if isinstance(page, Refusal):
+                return self._handler_of(page, request, connection)
+            connection.respond(*page)
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
         else:
@@ -178,14 +203,17 @@ class TrafficService(RoutedService):
         lines = preflight_lines(request) if request.is_of_permitted_origin else None
         return None if lines is None else (200, lines, b"")
 
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | HeadPostponed | Refusal:
         """Reject a request of an unknown tenant, or of a tenant whose budget is used up, before its body is read."""
+        found: AcceptedHead | Refusal
         refusal = self.refuse_route(request)
-        if refusal is not None:
-            if self._jobs is not None and self._is_job(request):
-                return self._jobs.accept_head(request, peer_ip)
+        if refusal is None:
+            found = self._authorization.accept_head(request, peer_ip, self._proxy.clock())
+        elif self._jobs is not None and self._is_job(request):
+            found = self._jobs.accept_head(request, peer_ip)
+        else:
             return refusal
-        return self._authorization.accept_head(request, peer_ip, self._proxy.clock())
+        return HeadPostponed(self.wait_for_key) if found is KEY_AWAITED else found
 
     def _is_job(self, request: Request) -> bool:
         """Whether a request is for the APIs of files and batches, and the policy in force offers them here."""
@@ -199,10 +227,13 @@ class TrafficService(RoutedService):
         """Reject a request whose API key was revoked, or whose residency forbids this region."""
         refusal = self.refuse_route(request)
         if refusal is not None:
-            if self._jobs is not None and self._is_job(request):
-                return self._jobs.refuse_receiving(request, peer_ip)
-            return refusal
-        return self._authorization.refuse_sender(request, peer_ip)
+            if self._jobs is None or not self._is_job(request):
+                return refusal
+            refusal = self._jobs.refuse_receiving(request, peer_ip)
+        else:
+            refusal = self._authorization.refuse_sender(request, peer_ip)
+        # The next check follows within a second.
+        return None if refusal is KEY_AWAITED else refusal
 
     def reads_whole(self, request: Request) -> bool:
         """Whether the body is JSON, or stored for later; an uploaded file is read as it arrives."""
@@ -247,8 +278,8 @@ class TrafficService(RoutedService):
             options.apply(context)
         return context
 
-    def models(self, request: Request, peer_ip: str) -> tuple[int, list[bytes], bytes]:
-        """Return status, header lines and body of the list of models, or of the entry of one.
+    def models(self, request: Request, peer_ip: str) -> tuple[int, list[bytes], bytes] | Refusal:
+        """Return status, header lines and body of the list of models, or of the entry of one; or its refusal.
 
         Args:
             peer_ip: the address of the TCP peer.
@@ -259,11 +290,10 @@ class TrafficService(RoutedService):
             request.route = anthropic_route(policy)
         principal = self._authorization.principal_of(request, peer_ip)
         if isinstance(principal, Refusal) or policy is None:
-            refusal = principal if isinstance(principal, Refusal) else NO_POLICY
-            return self.refuse(refusal, request)
+            return principal if isinstance(principal, Refusal) else NO_POLICY
         is_anthropic, endpoints = request.route is not None, self._endpoints.every()
         page = model_page(policy, principal.models, endpoints, request.path, for_anthropic=is_anthropic)
         if page is None:
             name = request.path.rpartition(b"/")[2].decode("latin-1")
-            return self.refuse(model_not_found(name), request)
+            return model_not_found(name)
         return 200, [JSON], msgspec.json.encode(page)

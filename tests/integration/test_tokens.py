@@ -7,8 +7,6 @@ import base64
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -18,59 +16,28 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
 from msgspec.structs import replace
 
-from adapters.store import keys
-from adapters.store.config_store import Put
+from adapters.access.login_failures import LoginFailures
 from control_plane.auth import bounded_fetch
-from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from lab.memory_store import MemoryStore
-from penstock.policy.kinds import issuers
 from penstock.policy.kinds.models import Model, ModelVersions, Version
-from penstock.policy.kinds.tenants import Tier
-from penstock.policy.policy import Policy
+from penstock.routing.reasons import Refusal
 from regional_agent.requests import tenant_authentication
 from regional_agent.tenants import issuer_registry
 from regional_agent.tenants.issuer_registry import IssuerRegistry
-from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, answers, ask, code, streams_forever
+from regional_agent.tenants.principal import Principal
+from regional_agent.tenants.token_verifier import TokenVerifier
+from tests.support.chats import BODY, ask, code, streams_forever
 from tests.support.created_tenants import created, put
-from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
+from tests.support.issuer import rsa_key
 from tests.support.loopback_server import LoopbackServer
-from tests.support.planet import EU_ONLY, MODEL, policy
-from tests.support.sockets import RawClient, Script, engine, post
+from tests.support.planet import EU_ONLY, MODEL
+from tests.support.sockets import RawClient, post
+from tests.support.token_fleet import ED, RSA, fleet
 from tests.support.wait import PATIENCE_S, until
 
-RSA = rsa_key()
 OTHER = rsa_key()
-ED = ed25519.Ed25519PrivateKey.generate()
-TIERS = {"silver": Tier("silver", "open", priority=2), "eu": Tier("eu", "personal", models=("llama-*",))}
-
-
-class Fleet:
-    """An identity provider, the control plane's part that publishes its keys, and an agent."""
-
-    def __init__(self, issuer: Issuer, agent: Agent, publisher: IssuerKeyPublisher, now: list[float]) -> None:
-        self.issuer, self.agent, self.publisher, self._now = issuer, agent, publisher, now
-        self.ages: dict[str, float] = {}
-        self.document: issuers.Issuer
-
-    async def publish(self) -> None:
-        """Fetch the provider's keys, as the leader does every few seconds."""
-        self._now[0] += 60.0
-        await self.publisher.tick()
-
-    async def rotate(self, **private: Any) -> None:
-        self.issuer.private |= private
-        self.issuer.keys = [jwk(kid, key) for kid, key in private.items()]
-        before = self.agent.config.issuers._sets.get("idp")
-        await self.publish()
-        await until(lambda: self.agent.config.issuers._sets.get("idp") is not before)
-
-    async def status(self, token: str) -> tuple[int, str]:
-        answer = await ask(self.agent, f"Authorization: Bearer {token}")
-        return answer.status, "" if answer.status == 200 else json.loads(answer.body)["error"]["message"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,40 +45,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
     # Nothing answers questions for keys, but in one test.
     monkeypatch.setattr(issuer_registry, "ANSWER_S", 0.0)
-
-
-@asynccontextmanager
-async def fleet(directory: Path, script: Script = answers, **fields: Any) -> AsyncIterator[Fleet]:
-    now, store, issuer, ages = [0.0], MemoryStore(), Issuer(one=RSA), dict[str, float]()
-    async with issuer.http, engine(script) as gpu, running_agent(directory, [gpu.address], anonymous=None) as agent:
-        await store.commit((), (Put(keys.LEADER, b"x"),))
-        leader = await store.get(keys.LEADER)
-        assert leader is not None
-        document = issuers.Issuer("idp", issuer.url, issuer.jwks_url, (AUDIENCE,), **({"tier": "silver"} | fields))
-        in_force: Policy = replace(policy(), tiers=TIERS, issuers={"idp": document})
-        agent.config.issuers = IssuerRegistry(store, directory, agent.config.tenants, Random(1))
-        agent.router.requests.authorization._issuers = agent.config.issuers
-        agent.config.issuers.start()
-        publisher = IssuerKeyPublisher(
-            store,
-            lambda: (in_force, None),
-            lambda: leader.create_revision,
-            Random(1),
-            lambda: now[0],
-            on_ages=lambda ages_s: ages.update(ages_s),
-        )
-        publisher.informer.start()
-        await publisher.informer.wait_synced()
-        agent.config.policy = in_force
-        running = Fleet(issuer, agent, publisher, now)
-        running.ages, running.document = ages, document
-        try:
-            await running.rotate(one=RSA)
-            yield running
-        finally:
-            await publisher.informer.stop()
-            await publisher.close()
-            await agent.config.issuers.stop()
 
 
 async def test_a_token_identifies_a_tenant_of_the_issuer(tmp_path: Path) -> None:
@@ -198,23 +131,16 @@ async def test_an_unknown_key_is_fetched_once_and_invented_ones_cause_no_further
     monkeypatch.setattr(issuer_registry, "ASK_APART_S", 2 * PATIENCE_S)
     async with fleet(tmp_path) as running:
         issuer, registry, publisher = running.issuer, running.agent.config.issuers, running.publisher
-        asking: list[asyncio.Task[None]] = []
-
-        def ask_leader() -> None:
-            publisher.ask(registry.asked())
-            asking.append(asyncio.create_task(publisher.tick()))
-
-        registry.on_asked = ask_leader
-        issuer.private["two"] = ED
-        issuer.keys.append(jwk("two", ED))
+        running.answer_questions()
+        running.new_key()
         tokens = [issuer.token("two", "EdDSA", sub=f"ada{number}") for number in range(4)]
         assert await asyncio.gather(*map(running.status, tokens)) == [(200, "")] * 4
-        assert (len(asking), registry.asked()) == (1, ())
+        assert (len(running.asked), registry.asked()) == (1, ())
         monkeypatch.setattr(issuer_registry, "ANSWER_S", 0.0)
         for number in range(5):
             assert (await running.status(issuer.token("one", header={"kid": f"invented{number}"})))[0] == 401
-        await asyncio.gather(*asking)
-        assert len(asking) == 1
+        await asyncio.gather(*running.asked)
+        assert len(running.asked) == 1
         # Agents that ask at the same time cause one fetch.
         before, fetches = publisher._of(running.document).tried_at, 0
         for _ in range(10):
@@ -226,16 +152,26 @@ async def test_an_unknown_key_is_fetched_once_and_invented_ones_cause_no_further
         assert fetches == 2
 
 
-async def test_a_request_that_does_not_wait_for_its_key_may_be_repeated(
+async def test_invalid_tokens_at_routes_with_objects_count_once_and_are_then_not_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(issuer_registry, "ANSWER_S", PATIENCE_S)
-    async with fleet(tmp_path) as running, httpx.AsyncClient() as http:
-        token = running.issuer.token("one", header={"kid": "two"})
-        url = f"http://{running.agent.traffic}/v1/models"
-        answer = await http.get(url, headers={"authorization": f"Bearer {token}"})
-        assert (answer.status_code, answer.headers["x-should-retry"]) == (401, "true")
-        assert answer.headers["retry-after"] in ("1", "2")
+    verified: list[bytes] = []
+    identify = TokenVerifier.identify
+
+    def count(self: TokenVerifier, token: bytes) -> Principal | Refusal:
+        verified.append(token)
+        return identify(self, token)
+
+    monkeypatch.setattr(TokenVerifier, "identify", count)
+    async with fleet(tmp_path) as running:
+        running.agent.router.requests.authorization._failures = LoginFailures(burst=3, refill_s=1e6)
+        statuses = []
+        for number in range(5):
+            token = running.issuer.token("one", key=OTHER, sub=f"ada{number}")
+            answer = await ask(running.agent, f"Authorization: Bearer {token}", path="/v1/responses")
+            statuses.append(answer.status)
+        assert statuses == [401, 401, 401, 429, 429]
+        assert len(verified) == 3
 
 
 async def test_a_token_without_an_identifier_ends_with_its_key(tmp_path: Path) -> None:

@@ -120,7 +120,11 @@ class PickerStream:
 
     def __init__(self, parts: PickerParts, peer_ip: str = "127.0.0.1") -> None:
         self.sent: list[Any] = []
-        self.talk = Conversation(lambda message: self.sent.append(ProcessingResponse.FromString(message)), lambda: None)
+        self.talk = Conversation(
+            lambda message: self.sent.append(ProcessingResponse.FromString(message)), lambda: None, self._hold
+        )
+        self.is_held = False
+        self._held: list[Any] = []
         self.stream = RequestStream(parts, self.talk, peer_ip)
 
     def receive(self, *messages: Any) -> None:
@@ -131,9 +135,18 @@ class PickerStream:
     def receive_together(self, *messages: Any) -> None:
         """Process messages of Envoy that arrive in one read, and write what they cause."""
         for message in messages:
-            self.stream.receive(read_processing_request(message.SerializeToString()))
+            if self.is_held:
+                self._held.append(message)
+            else:
+                self.stream.receive(read_processing_request(message.SerializeToString()))
         self.talk.flush()
         self.stream.on_sent()
+
+    def _hold(self, held: bool) -> None:
+        self.is_held = held
+        if not held:
+            messages, self._held = self._held, []
+            self.receive_together(*messages)
 
     def kinds(self) -> list[str]:
         """The kinds of the messages for Envoy, in order."""

@@ -99,19 +99,14 @@ class JobRoutes:
         """Whether a request of a route is accepted now and answered later."""
         return wants_async(request) and not request.upgrade and self._stores.store is not None
 
-    def submit(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
+    def submit(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | Refusal:
         """Accept a request for which `defers` is true."""
         sender: Sender | Refusal = self._sender(request, connection.peer_ip)
         if not isinstance(sender, Refusal) and sender.principal.routes is not None:
             sender = refuse_route(sender.principal, request) or sender
         if isinstance(sender, Refusal):
-            connection.respond(*refuse(sender, request))
-            return None
-        handler = self._serve(request, connection, refuse, sender, Operation("submit", ""))
-        if isinstance(handler, Refusal):
-            connection.respond(*refuse(handler, request))
-            return None
-        return handler
+            return sender
+        return self._serve(request, connection, refuse, sender, Operation("submit", ""))
 
     def reads_whole(self, request: Request) -> bool:
         """Whether a request that this API serves has a large JSON body; an uploaded file is read as it arrives."""
@@ -131,20 +126,13 @@ class JobRoutes:
             return Refusal(Reason.BODY_TOO_LARGE, "the body is too large for this path")
         return AcceptedHead(sender.principal.tenant.name)
 
-    def handle(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
+    def handle(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | Refusal:
         """Serve a request for which `serves` is true."""
-        found = operation_of(request)
         sender = self._sender(request, connection.peer_ip)
-        refusal = sender if isinstance(sender, Refusal) else found if isinstance(found, Refusal) else None
-        if refusal is None:
-            assert isinstance(sender, Sender)
-            assert isinstance(found, Operation)
-            handler = self._serve(request, connection, refuse, sender, found)
-            if not isinstance(handler, Refusal):
-                return handler
-            refusal = handler
-        connection.respond(*refuse(refusal, request))
-        return None
+        if isinstance(sender, Refusal):
+            return sender
+        found = operation_of(request)
+        return found if isinstance(found, Refusal) else self._serve(request, connection, refuse, sender, found)
 
     def _serve(
         self,
