@@ -50,6 +50,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.client_location import Locator
 from regional_agent.result_cache.result_cache import AgentResultCache
+from regional_agent.result_cache.stored_bodies import StoredBodies
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
@@ -185,9 +186,10 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         traffic = TrafficService(
             runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints, jobs.routes
         )
-        purges = runtime.config.cache_purges
+        purges, bodies = runtime.config.cache_purges, StoredBodies(jobs.stores, rng)
+        background.append(keep_running("large kept responses", bodies.run))
         traffic.keep_results(
-            AgentResultCache(runtime.client_requests, proxy, runtime.exchanges.results, lambda: purges.purges)
+            AgentResultCache(runtime.client_requests, proxy, runtime.exchanges.results, lambda: purges.purges, bodies)
         )
         copies = traffic.copies = RequestCopies(proxy, runtime.config, rng, settings.quality_token_file)
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder, runtime.object_queries)

@@ -11,6 +11,7 @@
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
+    results/<region>/<document>/<expiry>/<key>-<tag> a large response of the result cache, by the time of its expiry
     alive/<region>                                   changes while an agent of the region uses the store
     pace/<region>/<agent>                            what an agent runs of asynchronous requests, and how fast
     clock/<random>                                   shows the time of the store, while an agent reads it
@@ -124,6 +125,26 @@ def paces(region: str) -> str:
 def pace(region: str, agent: str) -> str:
     """Path of the pace of an agent."""
     return f"{paces(region)}/{agent}"
+
+
+def results(region: str) -> str:
+    """Folder of the large responses that a region's agents keep."""
+    return f"results/{region}"
+
+
+def results_of(region: str, document: str) -> str:
+    """Folder of the large responses that are kept by a document of the policy; first those that expire first."""
+    return f"{results(region)}/{document}"
+
+
+def result(region: str, document: str, expires_at: float, name: str) -> str:
+    """Path of a large response that is kept until a Unix time (s)."""
+    return f"{results_of(region, document)}/{int(expires_at):012d}/{name}"
+
+
+def result_expires_at(path: str) -> int:
+    """The Unix time (s) in the path of a kept response."""
+    return int(path.split("/")[-2])
 
 
 def record_of(tenant: str, identifier: str) -> str:

@@ -10,6 +10,9 @@ CACHE_CONTROL: Final = b"cache-control"
 IF_NONE_MATCH: Final = b"if-none-match"
 PRAGMA: Final = b"pragma"
 
+QUOTE: Final = b'"'
+"""At both ends of an entity tag."""
+
 _NOT_KEPT: Final = (b"no-store", b"no-cache", b"private")
 _ONE_CLIENT_ONLY: Final = frozenset({b"set-cookie", b"content-encoding", b"vary"})
 _TAG_BYTES: Final = 16
@@ -56,7 +59,17 @@ def may_keep_response(status: int, headers: Mapping[bytes, bytes]) -> bool:
 
 def entity_tag(body: bytes) -> bytes:
     """Return the strong entity tag of a body, quotes included."""
-    return b'"%b"' % blake2b(body, digest_size=_TAG_BYTES).hexdigest().encode()
+    return tag_of(entity_digest(body))
+
+
+def entity_digest(body: bytes = b"") -> blake2b:
+    """Return the digest of the beginning of a body, which `update` continues; see `tag_of`."""
+    return blake2b(body, digest_size=_TAG_BYTES)
+
+
+def tag_of(digest: blake2b) -> bytes:
+    """Return the strong entity tag of the body with a digest, quotes included."""
+    return b'"%b"' % digest.hexdigest().encode()
 
 
 def matches_tag(if_none_match: bytes | None, tag: bytes) -> bool:

@@ -8,6 +8,10 @@ import msgspec
 
 from penstock.answers.token_counts import Usage
 
+STORED: Final = b"stored:"
+"""Prefix of the key in an entry in Redis whose body is in the job store: an agent of an earlier release, which would
+send an empty body, rejects the entry."""
+
 ENTRY_OVERHEAD_BYTES: Final = 512
 """Bytes that an entry counts besides its body: keys, header fields, and the overhead of the stores."""
 
@@ -19,7 +23,8 @@ class CachedResult(msgspec.Struct, frozen=True, array_like=True):
     """A complete response with status 200. The order of the fields is the format in Redis."""
 
     key: _Key
-    """The key under which the entry is stored; under another one it is rejected."""
+    """The key under which the entry is stored, in Redis after STORED if the job store has the body; under another one
+    it is rejected."""
     stored_at: float
     """Unix time (s)."""
     expires_at: float
@@ -32,6 +37,8 @@ class CachedResult(msgspec.Struct, frozen=True, array_like=True):
     usage: Usage | None
     """The tokens that the engine reported; None without a report."""
     body: bytes
+    stored_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Size of the body in the job store; 0 for an entry that has its body."""
 
     @property
     def size_bytes(self) -> int:

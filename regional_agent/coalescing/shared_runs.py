@@ -15,6 +15,7 @@ import structlog
 from msgspec import UNSET
 
 from penstock.accounts.outcome_rules import Outcome
+from penstock.policy.kinds import result_cache
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_key import keeps_route
 from penstock.routes.deterministic_requests import deterministic_request
@@ -31,8 +32,9 @@ from regional_agent.requests.authorization import Authorization, Sender, refuse_
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.work_estimate import SESSION_HEADER
 from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse
+from regional_agent.result_cache.stored_bodies import StoredBody
 
-MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+MAX_RESPONSE_BYTES: Final = result_cache.MAX_RESPONSE_BYTES
 """Maximum size (bytes) of a shared response that is not streamed. The requests for a larger one run by themselves."""
 
 _TO_ENGINE: Final = (b"anthropic-beta", b"anthropic-version", b"openai-beta")
@@ -122,7 +124,7 @@ class SharedRuns:
         if kept is not None:
             use.send(kept, connection)
             return Taken(None)
-        return Taken(_look_up(client, use, run) if use.asks_redis else run())
+        return Taken(_look_up(client, use, run) if use.asks_others else run())
 
     def _context(self, policy: Policy, request: Request, sender: Sender) -> RequestContext | Refusal | None:
         """Return the context of a request that may share the run of another tenant, or its refusal; None for one that
@@ -185,16 +187,18 @@ def _headers_of(policy: Policy, request: Request) -> RunHeaders:
 
 
 def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler]) -> WaitingRequest:
-    """Look up a response in the region's Redis; `run` runs the request if there is none."""
+    """Look up a response in the region's Redis and job store; `run` runs the request if there is none."""
     request, connection = client.request, client.connection
 
     async def look_up() -> None:
         try:
-            found = await use.find_shared()
-            if found is not None:
-                use.send(found, connection)
-            else:
+            found = await use.find_elsewhere()
+            if found is None:
                 connection.hand_over(request, run())
+            elif isinstance(found, StoredBody):
+                connection.hand_over(request, use.stream(found, connection, client.refuse))
+            else:
+                use.send(found, connection)
         except Exception:
             log.exception("looking up a kept response failed")
             use.release()

@@ -54,7 +54,7 @@ class AgentJobs:
         self._proxy = proxy
         metrics = proxy.metrics.jobs
         self._storages = JobStorages(metrics.store_failures.inc)
-        stores = JobStoresInUse(agent.region, config, self._storages, rng)
+        stores = self.stores = JobStoresInUse(agent.region, config, self._storages, rng)
         self.memory = ResponseMemory()
         self.worker = JobWorker(agent, stores, self._connect, self.memory, metrics)
         self.expiry = Expiry(stores, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from math import inf
@@ -11,7 +12,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_parser import JSON, AnswerParser
 from penstock.cost.gpu_time import estimated_gpu_s
-from penstock.policy.kinds.result_cache import ResultCache
+from penstock.policy.kinds.result_cache import SMALL_BYTES, ResultCache
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_control import (
     CACHE_CONTROL,
@@ -30,6 +31,8 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import NOT_MODIFIED, Request
+from regional_agent.http.request_handler import Handler
+from regional_agent.jobs.api.api_responses import Answer, Content, Refuse, WaitingResponse
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request
@@ -39,8 +42,12 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.result_cache.memory_results import MemoryResults
 from regional_agent.result_cache.result_cache_metrics import BYPASSED, HIT, MISS
 from regional_agent.result_cache.shared_results import SharedResults
+from regional_agent.result_cache.stored_bodies import StoredBodies, StoredBody
 
 JSON_TYPE: Final = b"application/json"
+
+_PIECE_BYTES: Final = 256 * 1024
+"""Bytes of a large response that are read at a time, between other work of the agent."""
 
 _SUBSTITUTED: Final = b"x-penstock-model"
 
@@ -54,6 +61,7 @@ class AgentResultCache:
         proxy: Proxy,
         shared: SharedResults | None,
         purges: Callable[[], CachePurges | None],
+        bodies: StoredBodies,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Create a cache that keeps nothing yet.
@@ -62,8 +70,10 @@ class AgentResultCache:
             reader: of the requests of clients.
             shared: the responses in the region's Redis; None for the only agent of a region.
             purges: returns the purges in force; None while they are unknown, so that nothing is kept or found.
+            bodies: the bodies of large responses, in the job store.
             wall_clock: Unix time (s).
         """
+        self.bodies = bodies
         self._reader = reader.without_demand()
         self._proxy = proxy
         self._purges = purges
@@ -121,9 +131,9 @@ class AgentResultCache:
         return found
 
     def keep(self, cache: ResultCache, result: CachedResult) -> None:
-        """Keep a response in memory and in the region's Redis."""
+        """Keep a response in memory and in the region's Redis. The job store has the body of a large one already."""
         self._put(result)
-        self.metrics.stored_bytes.inc(len(result.body))
+        self.metrics.stored_bytes.inc(len(result.body) + result.stored_bytes)
         if self.shared is not None:
             self.shared.store(cache, result)
 
@@ -147,6 +157,8 @@ class CacheUse:
         self._cache = cache
         self._context = context
         self._wishes = wishes
+        self._stored: CachedResult | None = None
+        """The response in memory whose body is in the job store."""
         self.key = b""
         """The key of the response."""
 
@@ -156,17 +168,29 @@ class CacheUse:
         """Return the response if the agent has it in memory and the client accepts its age."""
         if self._wishes.max_age_s == 0.0:
             return None
-        return self._acceptable(self._results.find_here(self.key))
+        found = self._acceptable(self._results.find_here(self.key))
+        if found is None or not found.stored_bytes:
+            return found
+        self._stored = found
+        return None
 
     @property
-    def asks_redis(self) -> bool:
-        """Whether the region's Redis may have the response, and can be asked."""
+    def asks_others(self) -> bool:
+        """Whether the job store has the response, or the region's Redis may have it and can be asked."""
         shared = self._results.shared
-        return shared is not None and self._wishes.max_age_s != 0.0 and shared.is_asked
+        is_asked = shared is not None and self._wishes.max_age_s != 0.0 and shared.is_asked
+        return self._stored is not None or is_asked
 
-    async def find_shared(self) -> CachedResult | None:
-        """Return the response if the region's Redis has it and the client accepts its age."""
-        return self._acceptable(await self._results.find_shared(self._cache, self.key))
+    async def find_elsewhere(self) -> CachedResult | StoredBody | None:
+        """Return the response if the region's Redis or job store has it and the client accepts its age."""
+        found = self._stored or self._acceptable(await self._results.find_shared(self._cache, self.key))
+        if found is None or not found.stored_bytes or self._is_known(found):
+            return found
+        return await self._results.bodies.open(self._context, self._cache, found)
+
+    def _is_known(self, found: CachedResult) -> bool:
+        """Whether the client has the body."""
+        return matches_tag(self._context.request.header(IF_NONE_MATCH), found.tag)
 
     def _acceptable(self, found: CachedResult | None) -> CachedResult | None:
         limit_s = float(self._cache.max_age_s)
@@ -178,20 +202,34 @@ class CacheUse:
 
     def send(self, found: CachedResult, connection: ClientConnection) -> None:
         """Send a kept response, and record the account of the request."""
+        if self._is_known(found):
+            connection.respond(NOT_MODIFIED, self._record(found, NOT_MODIFIED, 0), b"")
+        else:
+            connection.respond(200, self._record(found, 200, len(found.body)), found.body)
+
+    def stream(self, found: StoredBody, connection: ClientConnection, refuse: Refuse) -> Handler:
+        """Send a kept response whose body is read as the client receives it, and record the account of the request."""
+        size = found.result.stored_bytes
+        lines = tuple(self._record(found.result, 200, size))
+
+        async def answer() -> Answer:
+            return Content(size, found.parts, lines)
+
+        return WaitingResponse(self._context.request, connection, refuse, answer())
+
+    def _record(self, found: CachedResult, status: int, sent_bytes: int) -> list[bytes]:
+        """Record the account of a request that receives a kept response; returns the header lines."""
         results, context, proxy = self._results, self._context, self._proxy
         now, request = proxy.clock(), context.request
-        status, body = 200, found.body
-        if matches_tag(request.header(IF_NONE_MATCH), found.tag):
-            status, body = NOT_MODIFIED, b""
         account = Account(Outcome.CACHED, "", status, now, now)
-        account.received_bytes, account.sent_bytes = request.received_bytes, len(body)
+        account.received_bytes, account.sent_bytes = request.received_bytes, sent_bytes
         account.price_share = self._cache.price_percent / 100.0
         if account.price_share:
             account.use_tokens(context.estimate, found.usage, -1, is_final=found.usage is not None)
         end_request(proxy, context, None, None, account, None)
         metrics, work = results.metrics, context.estimate.work
         metrics.requests.labels(HIT).inc()
-        metrics.sent_bytes.inc(len(body))
+        metrics.sent_bytes.inc(sent_bytes)
         metrics.saved_gpu_s.inc(estimated_gpu_s(context.policy.models.get(context.model), work))
         unix_s = results.now()
         lines = [
@@ -203,7 +241,7 @@ class CacheUse:
         ]
         if status != NOT_MODIFIED:
             lines.append(b"content-type: %b\r\n" % found.content_type)
-        connection.respond(status, lines, body)
+        return lines
 
     # no response was kept
 
@@ -224,25 +262,50 @@ class CacheUse:
 
     def keep(self, response: InternalResponse) -> None:
         """Keep the response of the run, if it is complete, successful and small enough."""
-        cache, body, headers = self._cache, response.body, response.headers
-        if len(body) > cache.max_response_bytes or not may_keep_response(response.status, headers):
+        headers = response.headers
+        if len(response.body) > self._cache.max_response_bytes or not may_keep_response(response.status, headers):
             return
         if _SUBSTITUTED in headers:
             # A fallback model has served the request.
             return
-        parser: AnswerParser | None = None
-        content_type = headers.get(b"content-type", b"")
-        if content_type.partition(b";")[0].strip().lower() == JSON_TYPE:
-            parser = AnswerParser(self._proxy.answer_formats.of(self._context.request.route), JSON, b"", False)
-            parser.feed(body)
+        if len(response.body) > SMALL_BYTES:
+            self._results.bodies.start(self._keep_large(response), len(response.body))
+            return
+        parser = self._parser_of(response)
+        if parser is not None:
+            parser.feed(response.body)
+        result = self._result(response, parser)
+        if result is not None:
+            self._results.keep(self._cache, result)
+
+    async def _keep_large(self, response: InternalResponse) -> None:
+        parser = self._parser_of(response)
+        if parser is not None:
+            for start in range(0, len(response.body), _PIECE_BYTES):
+                parser.feed(response.body[start : start + _PIECE_BYTES])
+                await asyncio.sleep(0)
+        result = self._result(response, parser)
+        stored = None if result is None else await self._results.bodies.write(self._context, self._cache, result)
+        if stored is not None:
+            self._results.keep(self._cache, stored)
+
+    def _parser_of(self, response: InternalResponse) -> AnswerParser | None:
+        """Return a parser of a response in JSON."""
+        if response.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE:
+            return None
+        return AnswerParser(self._proxy.answer_formats.of(self._context.request.route), JSON, b"", False)
+
+    def _result(self, response: InternalResponse, parser: AnswerParser | None) -> CachedResult | None:
+        """Return the response as it is kept; None for one that reports an error, or no end."""
+        if parser is not None:
             parser.finish(complete=True)
             if parser.error is not None or parser.is_cut or not parser.ended:
-                return
+                return None
         now = self._results.now()
         usage = parser.usage if parser is not None and parser.usage_is_final else None
-        region = response.header(b"x-penstock-region")
-        tag, expires_at = entity_tag(body), now + cache.max_age_s
-        self._results.keep(cache, CachedResult(self.key, now, expires_at, content_type, tag, region, usage, body))
+        content_type, region = response.headers.get(b"content-type", b""), response.header(b"x-penstock-region")
+        tag, expires_at = entity_tag(response.body), now + self._cache.max_age_s
+        return CachedResult(self.key, now, expires_at, content_type, tag, region, usage, response.body)
 
     def answer(self, response: InternalResponse, lines: list[bytes]) -> tuple[int, list[bytes], bytes]:
         """Return status, header lines and body for the client of a run whose response is `lines` and a body."""

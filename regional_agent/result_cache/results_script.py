@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.policy.kinds.result_cache import MAX_RESPONSE_BYTES
+from penstock.policy.kinds.result_cache import SMALL_BYTES
 from penstock.result_cache.cached_result import ENTRY_OVERHEAD_BYTES
 
-MAX_STORED_BYTES: Final = MAX_RESPONSE_BYTES + 4096
+MAX_STORED_BYTES: Final = SMALL_BYTES + 4096
 """Maximum size (bytes) of a stored response, with its header fields and its tag."""
 
 MAX_REPLY_BYTES: Final = 4 << 20

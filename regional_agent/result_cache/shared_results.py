@@ -12,9 +12,10 @@ from random import Random
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.policy.kinds.result_cache import ResultCache
-from penstock.result_cache.cached_result import CachedResult, decode_result, encode_result
+from penstock.result_cache.cached_result import STORED, CachedResult, decode_result, encode_result
 from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
@@ -78,7 +79,8 @@ class SharedResults:
 
     def store(self, cache: ResultCache, result: CachedResult) -> None:
         """Queue a response to be stored; dropped if too many wait."""
-        sealed = self._entries.key.seal(encode_result(result))
+        stored = replace(result, key=STORED + result.key) if result.stored_bytes else result
+        sealed = self._entries.key.seal(encode_result(stored))
         if sum(len(waiting.value) for waiting in self._entries.stores) + len(sealed) > MAX_WAITING_BYTES:
             self._metrics.redis_failures.inc()
             return
@@ -99,6 +101,7 @@ def open_result(sealed: bytes, key: str | bytes, region_key: RegionKey) -> Cache
         result = decode_result(region_key.open(sealed))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSignature(f"the entry cannot be decoded: {error}") from None
-    if result.key != key:
+    own = result.key.removeprefix(STORED) if result.stored_bytes else result.key
+    if own != key:
         raise BadSignature("the entry is stored under another key than its own")
-    return result
+    return replace(result, key=own)

@@ -27,6 +27,7 @@ from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge, CachePur
 from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.result_cache.results_script import results_keys
 from regional_agent.result_cache.shared_results import SharedResults
+from regional_agent.result_cache.stored_bodies import StoredBodies
 from regional_agent.shared_load import shared_entries
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.access_log import AccessLog
@@ -62,6 +63,7 @@ class Kept:
     def __init__(self, agent: Agent, gpu: ScriptedEngine, clock: Clock) -> None:
         self.agent, self.gpu, self.clock = agent, gpu, clock
         self.purges: CachePurges | None = CachePurges()
+        self.bodies: StoredBodies
 
     async def ask(self, *headers: str, body: bytes = BODY, path: str = EMBEDDINGS) -> Answer:
         return await ask(self.agent, *headers, body=body, path=path)
@@ -97,8 +99,9 @@ async def keeping(
         if redis_url is not None:
             shared = SharedResults(in_region(redis_url), agent.metrics.result_cache, Random(1), PATIENCE_S)
             shared.start()
+        kept.bodies = StoredBodies(agent.jobs.stores, Random(1), kept.clock)
         agent.service.keep_results(
-            AgentResultCache(agent.router.requests, agent.proxy, shared, lambda: kept.purges, kept.clock)
+            AgentResultCache(agent.router.requests, agent.proxy, shared, lambda: kept.purges, kept.bodies, kept.clock)
         )
         yield kept
         if shared is not None:
@@ -393,7 +396,8 @@ async def test_a_lost_or_slow_redis_is_a_miss(tmp_path: Path, own_redis: RedisSe
         agent.config.policy = replace(agent.config.policy, result_caches=(ALL,))
         shared = SharedResults(in_region(own_redis.url), agent.metrics.result_cache, Random(1))
         shared.start()
-        agent.service.keep_results(AgentResultCache(agent.router.requests, agent.proxy, shared, CachePurges))
+        bodies = StoredBodies(agent.jobs.stores, Random(1))
+        agent.service.keep_results(AgentResultCache(agent.router.requests, agent.proxy, shared, CachePurges, bodies))
         with redis.Redis.from_url(own_redis.url) as stalled:
             stalled.execute_command("CLIENT", "PAUSE", 60_000, "ALL")
         answer = await ask(agent, body=BODY, path=EMBEDDINGS)

@@ -10,7 +10,10 @@ from penstock.policy.fields import REQUIRED, Label, NonEmpty, PolicyStruct, boun
 MAX_AGE_S: Final = 604_800
 """Longest lifetime of a response (s): seven days."""
 
-MAX_RESPONSE_BYTES: Final = 1_048_576
+SMALL_BYTES: Final = 1_048_576
+"""Size (bytes) up to which a response is kept in memory and in Redis; larger ones are in the job store."""
+
+MAX_RESPONSE_BYTES: Final = 16 * SMALL_BYTES
 
 _Pattern = Annotated[str, length(1, 128)]
 
@@ -42,10 +45,14 @@ class ResultCache(PolicyStruct, frozen=True):
     max_age_s: Annotated[int, bounds(ge=1, le=MAX_AGE_S)] = 3600
     """Lifetime (s) of a response."""
     max_response_bytes: Annotated[int, bounds(ge=1, le=MAX_RESPONSE_BYTES)] = 65_536
-    """Maximum size (bytes) of a response that is kept."""
+    """Maximum size (bytes) of a response that is kept. Those above 1 MiB are kept in the region's job store; without
+    one, and where residency forbids the request in a region that reads the store, they are not kept."""
     max_bytes: Annotated[int, bounds(ge=1_000_000, le=1_000_000_000_000)] = 256_000_000
     """Bytes that the responses of this document may take in the Redis of each region; those that expire first are
     removed for further ones."""
     price_percent: Annotated[float, bounds(ge=0, le=100)] = 0.0
     """Part (%) of the price that a tenant pays for a kept response. At 0, its tokens are not usage of the tenant
     either; above 0, they count in full."""
+    max_stored_bytes: Annotated[int, bounds(ge=1_000_000, le=1_000_000_000_000_000)] = 10_000_000_000
+    """Bytes that the responses of this document above 1 MiB may take in the job store for each region; those that
+    expire first are deleted for further ones."""
