@@ -19,6 +19,7 @@ from regional_agent.jobs.async_requests import request_queue, request_run
 from regional_agent.jobs.storage.batch_store import BatchStore
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
+from tests.support.chats import answers_after, never_responds
 from tests.support.jobs import EMBEDDINGS, JobClient, embeds, input_file, job_store
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -53,11 +54,7 @@ async def ended(client: JobClient, job: str) -> dict[str, Any]:
 async def test_a_request_is_accepted_at_once_and_answered_later(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu) as (_, client):
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu) as (_, client):
         accepted = await submit(client, cookie="c", accept="application/json")
         assert accepted.status_code == 202
         job = accepted.json()["id"]
@@ -107,10 +104,7 @@ async def test_a_large_upload_and_an_error_of_the_engine_are_results_too(tmp_pat
 async def test_a_cancelled_request_is_cancelled_at_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_run, "RENEW_S", 0.05)
 
-    async def never(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async with engine(never) as gpu, serving(tmp_path, gpu) as (agent, client):
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (agent, client):
         job = (await submit(client)).json()["id"]
         await until(lambda: agent.held() == 1 and len(gpu.requests) == 1)
         assert (await client.http.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelling"
@@ -193,10 +187,7 @@ async def test_a_response_above_the_limit_ends_at_the_engine(tmp_path: Path, mon
 async def test_the_limit_of_open_requests_counts_no_repetition_and_is_none_of_batches(tmp_path: Path) -> None:
     store = job_store(tmp_path / "store", max_open_requests=1, max_open_batches=1)
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
         file = (await client.upload(input_file(1))).json()["id"]
         key = {"idempotency-key": "k1"}
         for _ in range(2):

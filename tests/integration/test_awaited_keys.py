@@ -22,7 +22,7 @@ from regional_agent.picker.processing_request import BUFFERED, HEALTH_SERVICE, S
 from regional_agent.shared_load import shared_entries
 from regional_agent.tenants import issuer_registry
 from tests.integration.test_objects import RESPONSES, create, keeps, request
-from tests.support.chats import BODY, ask
+from tests.support.chats import BODY, answers_after, ask
 from tests.support.envoys import running_picker
 from tests.support.ext_proc_messages import HealthCheckRequest, ProcessingResponse
 from tests.support.grpc_client import grpc_client
@@ -166,11 +166,7 @@ async def test_objects_are_looked_up_after_the_wait(tmp_path: Path, redis_server
 async def test_requests_share_a_run_after_the_wait(tmp_path: Path) -> None:
     answered = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await answered.wait()
-        await embeds(e, received, writer)
-
-    async with with_new_key(tmp_path, waits) as (running, bearer, release):
+    async with with_new_key(tmp_path, answers_after(answered, embeds)) as (running, bearer, release):
         config = running.agent.config
         config.policy = replace(config.policy, coalescing=Coalescing(("openai-*",)))
         content = json.dumps({"model": MODEL, "input": "same"}).encode()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from regional_agent.jobs import agent_jobs
 from regional_agent.jobs.batches import batch_run
 from tests.integration.test_batches import serving
+from tests.support.chats import answers_after
 from tests.support.jobs import embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -47,12 +48,11 @@ async def test_a_file_that_is_deleted_while_its_batch_runs_fails_the_batch_and_k
 async def test_a_model_that_vanishes_while_a_batch_runs_is_an_error_of_each_later_request(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
     store = job_store(tmp_path / "store", concurrency=1)
-    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path, gpu, job_store=store) as (agent, client),
+    ):
         batch = await client.started(input_file(3))
         await until(lambda: len(gpu.requests) == 1)
         models = {name: model for name, model in agent.config.policy.models.items() if name != MODEL}

@@ -36,6 +36,7 @@ from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
+from tests.support.chats import answers_after, never_responds
 from tests.support.jobs import JobClient, embeds, input_file, job_store
 from tests.support.planet import policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -159,11 +160,6 @@ def shorten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LEASE_S", 1.0)
 
 
-async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    """The script of an engine that never responds."""
-    await asyncio.Event().wait()
-
-
 async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +169,7 @@ async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
     store = job_store(folder, successors=("eu-es",))
     own = replace(job_store(tmp_path / "own", "eu-es"), name="own")
     async with (
-        engine(waits) as silent,
+        engine(never_responds) as silent,
         engine(embeds) as gpu,
         running_agent(tmp_path / "1", [silent.address], job_store=store) as dead,
         running_agent(tmp_path / "2", [gpu.address], region="eu-es", job_store=own) as other,
@@ -208,7 +204,7 @@ async def test_another_agent_continues_when_a_dead_one_had_a_clock_ahead(
     shorten_leases(monkeypatch)
     store = job_store(tmp_path / "store")
     async with (
-        engine(waits) as silent,
+        engine(never_responds) as silent,
         engine(embeds) as gpu,
         running_agent(tmp_path / "1", [silent.address], job_store=store, name="one") as dead,
         running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as other,
@@ -262,11 +258,7 @@ async def test_an_agent_whose_clock_jumps_completes_its_batch(tmp_path: Path, mo
     clock = SimpleNamespace(time=lambda: time.time() + jump_s, monotonic=time.monotonic)
     monkeypatch.setattr(batch_run, "time", clock)
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await block.wait()
-        await embeds(e, received, writer)
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
+    async with engine(answers_after(block, embeds)) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
         batch = await client.started(input_file(3))
         await until(lambda: len(gpu.requests) == 1)
         run = agent.jobs.worker._batches[batch]

@@ -24,6 +24,7 @@ from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.batches import batch_run
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
+from tests.support.chats import answers_after
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine
@@ -346,11 +347,7 @@ async def test_batch_work_without_an_idle_slot_is_no_failure_of_the_fleet(
     monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.02)
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
         policy = agent.config.policy
         objective = ServiceObjective(None, 0.9, PATIENCE_S)
         queueing = Queueing(max_wait_s=0.05)
@@ -390,12 +387,8 @@ async def test_a_batch_waits_for_the_budget_of_its_tenant(tmp_path: Path, monkey
 async def test_a_revoked_key_ends_the_requests_of_its_batches(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
     async with (
-        engine(waits) as gpu,
+        engine(answers_after(release, embeds)) as gpu,
         serving(tmp_path, gpu, job_store=job_store(tmp_path / "s", concurrency=1)) as (
             agent,
             _,

@@ -19,7 +19,7 @@ from penstock.routes.presets.preset_registry import preset_routes
 from penstock.tenancy.budget_meter import BudgetMeter
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, JSON_ANSWER, SSE_HEAD, answers, ask, chunk, never_responds
+from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -58,11 +58,10 @@ async def reports_usage(e: ScriptedEngine, received: ReceivedRequest, writer: as
 async def test_a_burst_admits_the_budget(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        writer.write(JSON_ANSWER)
-
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], slots=1000, queue=1000) as agent:
+    async with (
+        engine(answers_after(release)) as gpu,
+        running_agent(tmp_path, [gpu.address], slots=1000, queue=1000) as agent,
+    ):
         limited(agent, Budget(BudgetUnit.REQUESTS, STEADY, burst=10.0), Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0))
         clients = await asyncio.gather(*(RawClient.connect(agent.traffic) for _ in range(300)))
         for client in clients:

@@ -21,7 +21,7 @@ from regional_agent.coalescing import shared_run
 from regional_agent.services import traffic_service
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import SSE_HEAD, ask, chunk
+from tests.support.chats import SSE_HEAD, answers_after, ask, chunk
 from tests.support.jobs import EMBEDDINGS, embeds
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -38,14 +38,6 @@ async def sharing(tmp_path: Path, script: Script, *routes: str) -> AsyncIterator
         yield agent, gpu
 
 
-def released_by(release: asyncio.Event) -> Script:
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
-    return waits
-
-
 async def sent(agent: Agent, body: bytes = BODY, *headers: str, path: str = EMBEDDINGS) -> RawClient:
     client = await RawClient.connect(agent.traffic)
     client.send(post(body, *headers, path=path))
@@ -54,7 +46,7 @@ async def sent(agent: Agent, body: bytes = BODY, *headers: str, path: str = EMBE
 
 async def test_a_thousand_identical_embeddings_are_one_engine_run(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         first = await sent(agent)
         await until(lambda: len(gpu.requests) == 1)
         # The order of fields and spaces make no difference.
@@ -80,7 +72,7 @@ def shared(agent: Agent) -> float:
 
 async def test_a_client_that_leaves_does_not_end_the_run_and_the_last_one_does(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         first, second = await sent(agent), await sent(agent)
         await until(lambda: shared(agent) == 1 and len(gpu.requests) == 1)
         first.close()
@@ -219,7 +211,7 @@ async def test_the_failure_of_the_first_run_does_not_fail_all(tmp_path: Path) ->
 
 async def test_a_change_of_policy_ends_runs_of_revoked_keys_alone(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         keys = with_tenants(agent, "a", "b")
         kept, revoked = [await sent(agent, BODY, f"Authorization: Bearer {keys[name]}") for name in "ab"]
         await until(lambda: len(gpu.requests) == 2)
@@ -235,7 +227,7 @@ async def test_a_change_of_policy_ends_runs_of_revoked_keys_alone(tmp_path: Path
 
 async def test_a_change_of_policy_does_not_widen_the_data_class_of_a_run(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         keys, policy = with_tenants(agent, "a"), agent.config.policy
         of_class = {name: replace(policy.tenants["a"], data_class=name) for name in ("personal", "open")}
         agent.config.policy = replace(agent.config.policy, tenants={"a": of_class["personal"]})
@@ -253,7 +245,7 @@ async def test_a_change_of_policy_does_not_widen_the_data_class_of_a_run(tmp_pat
 
 async def test_tenants_share_runs_only_if_the_policy_names_both(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         keys = with_tenants(agent, "a", "b", "other")
         coalescing = Coalescing(("openai-*",), shared_by=("a", "b"))
         agent.config.policy = replace(agent.config.policy, coalescing=coalescing)
@@ -300,7 +292,7 @@ async def test_a_shared_stream_has_no_limits_of_its_sender_and_ends_with_a_clien
 
 async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) -> None:
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release), "openai-embeddings") as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds), "openai-embeddings") as (agent, gpu):
         keys = with_tenants(agent, "a", "b")
         of_tenants = [await sent(agent, BODY, f"Authorization: Bearer {key}") for key in keys.values()]
         other = await sent(agent, BODY.replace(b"same", b"other"))
@@ -361,7 +353,7 @@ async def test_requests_for_a_large_response_run_by_themselves(
 ) -> None:
     monkeypatch.setattr(module, name, limit_bytes)
     release = asyncio.Event()
-    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+    async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
         clients = [await sent(agent) for _ in range(2)]
         await until(lambda: shared(agent) == 1 and len(gpu.requests) == 1)
         release.set()

@@ -17,6 +17,7 @@ from regional_agent.jobs.api import job_events
 from regional_agent.jobs.async_requests import request_run
 from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving, with_tenants
+from tests.support.chats import never_responds
 from tests.support.jobs import JobClient, embeds, input_file
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S
@@ -82,10 +83,7 @@ async def test_a_stream_ends_with_the_key_and_streams_of_a_tenant_are_limited(
     monkeypatch.setattr(job_events, "MAX_POLL_S", 0.1)
     monkeypatch.setattr(job_events, "MAX_STREAMS_OF_TENANT", 1)
 
-    async def never(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await asyncio.Event().wait()
-
-    async with engine(never) as gpu, serving(tmp_path, gpu) as (agent, _):
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (agent, _):
         keys = with_tenants(agent, "a", "b")
         async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
             job = (await submit(a)).json()["id"]

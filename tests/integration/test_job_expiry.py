@@ -20,8 +20,9 @@ from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
+from tests.support.chats import answers_after
 from tests.support.jobs import closed, embeds, input_file, job_store, stored_files
-from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.sockets import engine
 
 HOUR_S = 3600.0
 
@@ -62,12 +63,11 @@ async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_
 async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
     store = job_store(tmp_path / "store", retention_s=HOUR_S)
-    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path, gpu, job_store=store) as (agent, client),
+    ):
         batch = await client.started(input_file(2))
         other = (await client.upload(input_file(1))).json()["id"]
         in_use = (await client.batch(batch))["input_file_id"]
@@ -85,11 +85,7 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
 async def test_a_tenant_sets_when_its_files_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu) as (agent, client):
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu) as (agent, client):
 
         async def uploaded(seconds: int) -> Any:
             fields = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}

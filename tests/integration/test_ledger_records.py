@@ -20,7 +20,7 @@ from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.spool_file import boot_id
 from tests.support.agents import running_agent
-from tests.support.chats import SSE_HEAD, ask, chunk, code
+from tests.support.chats import SSE_HEAD, answers_after, ask, chunk, code
 from tests.support.planet import MODEL, plan, policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
@@ -127,12 +127,11 @@ async def test_a_forwarded_request_is_counted_at_its_origin_and_its_gpu_time_whe
 async def test_a_policy_that_turns_the_ledger_off_seals_the_file_despite_open_requests(tmp_path: Path) -> None:
     answers = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await answers.wait()
-        await streams(e, request, writer)
-
     ledger = ledger_in(tmp_path)
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], ledger=ledger) as agent:
+    async with (
+        engine(answers_after(answers, streams)) as gpu,
+        running_agent(tmp_path, [gpu.address], ledger=ledger) as agent,
+    ):
         asked = asyncio.create_task(ask(agent, "X-Request-Id: running"))
         await until(lambda: bool(gpu.requests))
         ledger.use(policy())
@@ -146,12 +145,11 @@ async def test_a_policy_that_turns_the_ledger_off_seals_the_file_despite_open_re
 async def test_gpu_time_of_a_model_that_a_policy_removed_is_by_the_policy_of_the_request(tmp_path: Path) -> None:
     answers = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await answers.wait()
-        await streams(e, request, writer)
-
     ledger = ledger_in(tmp_path)
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], ledger=ledger) as agent:
+    async with (
+        engine(answers_after(answers, streams)) as gpu,
+        running_agent(tmp_path, [gpu.address], ledger=ledger) as agent,
+    ):
         asked = asyncio.create_task(ask(agent, "X-Request-Id: running"))
         await until(lambda: bool(gpu.requests))
         store = UsageStore("all", "file:///nowhere", covers=frozenset(policy().regions))

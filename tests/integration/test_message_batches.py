@@ -19,6 +19,7 @@ from regional_agent.jobs.batches import batch_run
 from tests.integration import test_batches
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent
+from tests.support.chats import answers_after
 from tests.support.jobs import JobClient, job_store, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -146,11 +147,7 @@ async def test_a_cancelled_batch_of_messages_names_what_did_not_run(
     monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await answers(e, received, writer)
-
-    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=4) as (_, client):
+    async with engine(answers_after(release, answers)) as gpu, serving(tmp_path, gpu, slots=4) as (_, client):
         texts = [f"m{number}" for number in range(100)]
         batch = (await created(client, *texts))["id"]
         await until(lambda: len(gpu.requests) > 0)

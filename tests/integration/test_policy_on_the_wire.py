@@ -21,7 +21,7 @@ from penstock.policy.kinds.tenants import Quota
 from penstock.what_if.demand_outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog, LogSigner
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, JSON_ANSWER, answers, ask
+from tests.support.chats import BODY, answers, answers_after, ask
 from tests.support.identities import agent_id, agent_sessions, write_identity
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -185,11 +185,7 @@ async def test_a_tenant_over_its_rate_is_refused_with_retry_after(tmp_path: Path
 async def test_every_end_of_a_request_releases_its_concurrency(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        writer.write(JSON_ANSWER)
-
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    async with engine(answers_after(go_on)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         under_quota(agent, Quota(requests_per_s=None, burst_requests=1, concurrent=2))
         stays, leaves = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
         for client in (stays, leaves):
@@ -321,11 +317,10 @@ async def test_the_list_of_models_has_the_names_of_versions(tmp_path: Path) -> N
 async def test_a_queued_request_is_evaluated_under_a_new_policy(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        writer.write(JSON_ANSWER)
-
-    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0, trusted=True) as agent:
+    async with (
+        engine(answers_after(go_on)) as gpu,
+        running_agent(tmp_path, [gpu.address], slots=1, queue=0, trusted=True) as agent,
+    ):
         first, second = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
         agent.location = Location("FR")
         first.send(post(BODY, "x-forwarded-for: 192.0.2.1"))

@@ -35,7 +35,7 @@ from tests.integration.test_batches import with_tenants
 from tests.integration.test_budgets_on_the_wire import STEADY, limited, meter
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import NOBODY, ask
+from tests.support.chats import NOBODY, answers_after, ask
 from tests.support.jobs import EMBEDDINGS, embeds
 from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
@@ -426,11 +426,7 @@ async def test_a_client_that_leaves_during_a_look_up_has_an_account(tmp_path: Pa
 async def test_identical_misses_share_one_run_if_the_route_is_coalesced(tmp_path: Path) -> None:
     release = asyncio.Event()
 
-    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await embeds(e, received, writer)
-
-    async with keeping(tmp_path, script=waits) as kept:
+    async with keeping(tmp_path, script=answers_after(release, embeds)) as kept:
         policy = kept.agent.config.policy
         for coalescing, runs in ((Coalescing(("openai-*",)), 1), (UNSET, 4)):
             kept.agent.config.policy = replace(policy, coalescing=coalescing)

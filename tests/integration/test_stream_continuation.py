@@ -24,7 +24,7 @@ from regional_agent.http.protocol.request_parser import PARSED_BYTES
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import SSE_HEAD, answers, ask, chunk, is_busy, never_responds
+from tests.support.chats import SSE_HEAD, answers, answers_after, ask, chunk, is_busy, never_responds
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -254,13 +254,9 @@ async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
         await go_on.wait()
         writer.transport.abort()
 
-    async def speaks_later(e: ScriptedEngine, received: Any, writer: asyncio.StreamWriter) -> None:
-        await go_on.wait()
-        await streams_chat(2)(e, received, writer)
-
     async with (
         engine(streams_chat(1, 7, dies_later)) as dying,
-        engine(speaks_later) as other,
+        engine(answers_after(go_on, streams_chat(2))) as other,
         running_agent(tmp_path, [dying.address, other.address], slots=count) as agent,
     ):
         agent.continue_streams()

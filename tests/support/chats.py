@@ -58,12 +58,12 @@ async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.
     writer.write(JSON_ANSWER)
 
 
-def answers_after(release: asyncio.Event) -> Script:
-    """The script of an engine that responds when `release` is set."""
+def answers_after(release: asyncio.Event, script: Script = answers) -> Script:
+    """The script of an engine that responds by `script` once `release` is set."""
 
     async def answers_later(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await release.wait()
-        writer.write(JSON_ANSWER)
+        await script(e, received, writer)
 
     return answers_later
 
