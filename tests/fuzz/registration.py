@@ -18,6 +18,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.clocks import SetClock
 
 WORDS = (
     *(
@@ -45,17 +46,10 @@ _TOKEN_FILE.write_bytes(TOKEN)
 _FILE.write_text("- {name: fixed, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
 
 
-class _Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     name, _, body = data.partition(b"\n")
-    path, clock = PATH + b"/" + name, _Clock()
+    path, clock = PATH + b"/" + name, SetClock(0.0)
     endpoints = EndpointSet(EndpointSettings(_FILE), UpstreamPool(), Random(1))
     registrations = Registrations(endpoints, _TOKEN_FILE, clock)
     reply = registrations.handle(b"PUT", path, BEARER, body)

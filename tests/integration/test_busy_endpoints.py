@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from math import inf
@@ -17,6 +16,7 @@ from penstock.health.outlier_ejection import EjectionRules
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from tests.support.agents import Agent, running_agent
+from tests.support.clocks import AdvancingClock
 from tests.support.planet import MODEL
 from tests.support.serial_server import SerialServer, serial_server
 from tests.support.sockets import RawClient, post
@@ -28,16 +28,6 @@ PROBES = {"interval_s": 0.1, "timeout_s": 0.1}
 BUSY_S = ENGINES[EngineKind.HTTP].health.busy_s
 LATE, FEW = 0.4, 0.2
 """Shares of answered probes: from LATE to below FEW, seven probes are late."""
-
-
-class AdvancingClock:
-    """Advances with real time, plus `skipped_s`."""
-
-    def __init__(self) -> None:
-        self.skipped_s = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.skipped_s
 
 
 @pytest.fixture(autouse=True)

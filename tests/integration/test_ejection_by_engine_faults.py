@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -22,6 +21,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
+from tests.support.clocks import AdvancingClock
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -35,16 +35,6 @@ SICK, WELL = 0, 1
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     with running_engines(tmp_path_factory.mktemp("engines"), {"name": "sick"}, {"name": "well"}) as running:
         yield running
-
-
-class AdvancingClock:
-    """Advances with real time, plus `skipped_s`."""
-
-    def __init__(self) -> None:
-        self.skipped_s = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.skipped_s
 
 
 @pytest.fixture(autouse=True)

@@ -25,8 +25,8 @@ from control_plane.auth.bounded_fetch import MAX_RESPONSE_BYTES
 from control_plane.auth.jwks import FRESH_S, MIN_INTERVAL_S, STALE_S, Jwks
 from control_plane.auth.oidc import CLOCK_SKEW_S, BadToken, Oidc, OidcTrust
 from penstock.tenancy.tokens.issuer_keys import MAX_KEYS, read_keys
+from tests.support.clocks import SetClock
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
-from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S
 
 RSA = rsa_key()

@@ -34,9 +34,9 @@ from control_plane.ui.browser_sessions import (
 )
 from control_plane.ui.session_revocations import SessionRevocations
 from lab.memory_store import MemoryStore
+from tests.support.clocks import SetClock
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose, query_of
 from tests.support.issuer import AUDIENCE, rsa_key
-from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S, until
 
 KEY = rsa_key()

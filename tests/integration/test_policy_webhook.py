@@ -21,6 +21,7 @@ from control_plane.metrics import ControlPlaneMetrics
 from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
 from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret
 from penstock.planning.plan import RegionPlan
+from tests.support.clocks import SetClock
 from tests.support.control_planes import (
     OPERATOR,
     PLANET,
@@ -32,7 +33,6 @@ from tests.support.control_planes import (
 )
 from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.identities import control_plane_sessions
-from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S, found
 
 SECRET = b"0123456789abcdef-webhook"

@@ -36,6 +36,7 @@ from tests.integration.test_budgets_on_the_wire import STEADY, limited, meter
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import NOBODY, answers_after, ask
+from tests.support.clocks import SetClock
 from tests.support.jobs import EMBEDDINGS, embeds
 from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
@@ -47,20 +48,10 @@ MISSED = "penstock; fwd=miss"
 ALL = ResultCache("all", ("openai-*",), ("*",))
 
 
-class Clock:
-    """Unix time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Kept:
     """An agent that keeps responses, and its engine."""
 
-    def __init__(self, agent: Agent, gpu: ScriptedEngine, clock: Clock) -> None:
+    def __init__(self, agent: Agent, gpu: ScriptedEngine, clock: SetClock) -> None:
         self.agent, self.gpu, self.clock = agent, gpu, clock
         self.purges: CachePurges | None = CachePurges()
         self.bodies: StoredBodies
@@ -94,7 +85,7 @@ async def keeping(
     """An agent whose policy keeps responses."""
     async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, **fields) as agent:
         agent.config.policy = replace(agent.config.policy, result_caches=caches or (ALL,))
-        kept = Kept(agent, gpu, Clock())
+        kept = Kept(agent, gpu, SetClock(1_800_000_000.0))
         shared = None
         if redis_url is not None:
             shared = SharedResults(in_region(redis_url), agent.metrics.result_cache, Random(1), PATIENCE_S)

@@ -16,16 +16,6 @@ from adapters.store.informer import Informer
 from tests.support.wait import PATIENCE_S, found
 
 
-class SetClock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Following:
     """An informer that records every change, with methods to wait for changes."""
 

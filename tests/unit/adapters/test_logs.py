@@ -15,14 +15,7 @@ import structlog
 
 from adapters import logs
 from adapters.logs import MAX_EVENTS, MAX_REPEATS, REPEAT_WINDOW_S, LossyLogger, RepeatLimit, print_line
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import SetClock
 
 
 def fail(message: str) -> None:
@@ -35,7 +28,7 @@ def logger_with(limit: RepeatLimit, written: StringIO) -> structlog.typing.Filte
 
 
 def test_repeats_are_dropped_and_counted_once_the_window_is_over() -> None:
-    clock, written = Clock(), StringIO()
+    clock, written = SetClock(0.0), StringIO()
     log = logger_with(RepeatLimit(clock), written)
     for number in range(100):
         try:
@@ -57,7 +50,7 @@ def test_repeats_are_dropped_and_counted_once_the_window_is_over() -> None:
 
 
 def test_events_that_are_counted_are_bounded() -> None:
-    limit = RepeatLimit(Clock())
+    limit = RepeatLimit(SetClock(0.0))
     for number in range(3 * MAX_EVENTS):
         limit.allow(("error", f"event {number}", ""))
     assert len(limit._windows) == MAX_EVENTS

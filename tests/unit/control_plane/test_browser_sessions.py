@@ -20,16 +20,9 @@ from control_plane.ui.browser_sessions import (
     SessionCookies,
 )
 from control_plane.ui.ui_routes import public_routes
+from tests.support.clocks import SetClock
 
 SECRET = b"private key of a control plane"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def authorization(request: Request) -> Response:
@@ -98,7 +91,7 @@ async def test_over_tls_only_the_cookie_with_the_host_prefix_counts(app: FastAPI
 
 
 def test_sessions_end_with_time_and_with_the_secret_and_survive_a_restart() -> None:
-    clock = Clock()
+    clock = SetClock(1_000_000.0)
     value = BrowserSessions(SECRET, clock).seal("a-key", "ada")
     session = BrowserSessions(SECRET, clock).open(value)
     assert session is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adapters.access.login_failures import BURST, MAX_ADDRESSES, REFILL_S, LoginFailures
-from tests.support.stores import SetClock
+from tests.support.clocks import SetClock
 
 
 @pytest.fixture

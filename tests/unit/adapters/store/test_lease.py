@@ -10,8 +10,8 @@ from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUn
 from adapters.store.lease import RENEWALS_PER_TTL, Registration
 from adapters.store.signed_store import UNAUTHENTIC
 from lab.memory_store import MemoryStore
+from tests.support.clocks import SetClock
 from tests.support.running import running
-from tests.support.stores import SetClock
 from tests.support.unsteady_store import NoWait
 from tests.support.wait import PATIENCE_S, found, until
 

@@ -6,7 +6,8 @@ import pytest
 
 from adapters.store.config_store import Compacted, LeaseLost, Put, StoreError
 from lab.memory_store import MemoryStore
-from tests.support.stores import SetClock, put
+from tests.support.clocks import SetClock
+from tests.support.stores import put
 
 
 async def test_leases_expire_by_the_injected_clock() -> None:

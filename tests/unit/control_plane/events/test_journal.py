@@ -25,9 +25,9 @@ from control_plane.status.status import PolicyStatus
 from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.override_builders import drain
-from tests.support.stores import SetClock
 from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)

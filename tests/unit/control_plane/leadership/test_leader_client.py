@@ -26,8 +26,8 @@ from lab.memory_store import MemoryStore
 from penstock.wire.identity import ProcessRole, encode_certificate
 from penstock.wire.session import Sessions
 from tests.support.api_app import OPERATOR, TOKEN, leading, new_control_plane, served
+from tests.support.clocks import SetClock
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
-from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S
 
 SOUTH, NORTH = control_plane_sessions("south"), control_plane_sessions(CONTROL_PLANE)

@@ -12,24 +12,17 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.address import Address
+from tests.support.clocks import SetClock
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SetClock:
+    return SetClock(1000.0)
 
 
-def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
+def pool_of(count: int, clock: SetClock, warm_up_s: float = 0.0) -> EndpointPool:
     pool = EndpointPool(rules=RULES)
     judge = OutlierDetection(RULES, warm_up_s, clock, Random(1))
     members = [Endpoint(EndpointSpec(f"gpu-{n}", Address("127.0.0.1", 1 + n), ("m",), 4), judge) for n in range(count)]
@@ -41,11 +34,11 @@ def pool_of(count: int, clock: Clock, warm_up_s: float = 0.0) -> EndpointPool:
     return pool
 
 
-def fail(endpoint: Endpoint, clock: Clock, times: int = 2) -> bool:
+def fail(endpoint: Endpoint, clock: SetClock, times: int = 2) -> bool:
     return any(endpoint.ended(AttemptOutcome.GATEWAY_ERROR, clock.now) for _ in range(times))
 
 
-def later(pool: EndpointPool, clock: Clock, seconds: float) -> None:
+def later(pool: EndpointPool, clock: SetClock, seconds: float) -> None:
     clock.now += seconds
     for endpoint in pool.endpoints:
         endpoint.tick()
@@ -56,7 +49,7 @@ def readiness(pool: EndpointPool) -> list[bool]:
     return [view.ready for view in pool.views]
 
 
-def test_ejected_endpoint_returns_after_one_successful_trial(clock: Clock) -> None:
+def test_ejected_endpoint_returns_after_one_successful_trial(clock: SetClock) -> None:
     pool = pool_of(3, clock)
     first = pool.endpoints[0]
     assert fail(first, clock)
@@ -71,7 +64,7 @@ def test_ejected_endpoint_returns_after_one_successful_trial(clock: Clock) -> No
     assert (readiness(pool), pool.ejected, pool.in_flight) == ([True, True, True], 0, 0)
 
 
-def test_successful_probe_does_not_end_an_ejection(clock: Clock) -> None:
+def test_successful_probe_does_not_end_an_ejection(clock: SetClock) -> None:
     pool = pool_of(2, clock)
     fail(pool.endpoints[0], clock)
     for _ in range(10):
@@ -79,7 +72,7 @@ def test_successful_probe_does_not_end_an_ejection(clock: Clock) -> None:
     assert readiness(pool) == [False, True]
 
 
-def test_repeats_an_inconclusive_trial(clock: Clock) -> None:
+def test_repeats_an_inconclusive_trial(clock: SetClock) -> None:
     pool = pool_of(2, clock)
     first = pool.endpoints[0]
     fail(first, clock)
@@ -89,7 +82,7 @@ def test_repeats_an_inconclusive_trial(clock: Clock) -> None:
     assert readiness(pool)[0]
 
 
-def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock) -> None:
+def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: SetClock) -> None:
     """While the endpoint has no trial, the other endpoint of a pool of two cannot be ejected."""
     pool = pool_of(2, clock)
     first, second = pool.endpoints
@@ -106,7 +99,7 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock)
     assert fail(second, clock)
 
 
-def test_ejections_respect_the_maximum_share(clock: Clock) -> None:
+def test_ejections_respect_the_maximum_share(clock: SetClock) -> None:
     pool = pool_of(3, clock)
     assert [fail(endpoint, clock, times=10) for endpoint in pool.endpoints] == [True, False, False]
     assert pool.ready == 2
@@ -115,7 +108,7 @@ def test_ejections_respect_the_maximum_share(clock: Clock) -> None:
     assert alone.ready == 1
 
 
-def test_panicking_pool_ignores_ejections(clock: Clock) -> None:
+def test_panicking_pool_ignores_ejections(clock: SetClock) -> None:
     pool = pool_of(4, clock)
     for endpoint in pool.endpoints[:2]:
         fail(endpoint, clock)
@@ -128,7 +121,7 @@ def test_panicking_pool_ignores_ejections(clock: Clock) -> None:
     assert (readiness(pool), pool.panics) == ([False, False, True, True], False)
 
 
-def test_panicking_pool_excludes_endpoints_that_are_down(clock: Clock) -> None:
+def test_panicking_pool_excludes_endpoints_that_are_down(clock: SetClock) -> None:
     pool = pool_of(2, clock)
     fail(pool.endpoints[0], clock)
     for endpoint in pool.endpoints:
@@ -138,11 +131,11 @@ def test_panicking_pool_excludes_endpoints_that_are_down(clock: Clock) -> None:
 
 
 @pytest.fixture
-def warming(clock: Clock) -> EndpointPool:
+def warming(clock: SetClock) -> EndpointPool:
     return pool_of(2, clock, warm_up_s=30.0)
 
 
-def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock: Clock) -> None:
+def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock: SetClock) -> None:
     assert [view.weight for view in warming.views] == [0.1, 0.1]
     later(warming, clock, 15.0)
     assert [view.weight for view in warming.views] == [0.5, 0.5]
@@ -157,7 +150,7 @@ def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 
 
-def test_short_outage_keeps_the_weight_and_a_long_one_resets_it(warming: EndpointPool, clock: Clock) -> None:
+def test_short_outage_keeps_the_weight_and_a_long_one_resets_it(warming: EndpointPool, clock: SetClock) -> None:
     later(warming, clock, 60.0)
     first = warming.endpoints[0]
     first.connection_failed()
@@ -172,7 +165,7 @@ def test_short_outage_keeps_the_weight_and_a_long_one_resets_it(warming: Endpoin
     assert first.view.weight == 0.1
 
 
-def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: Clock) -> None:
+def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: SetClock) -> None:
     pool, alone = pool_of(3, clock), EndpointPool(rules=RULES)
     shared = pool.endpoints[0]
     shared.pools = (pool, alone)
@@ -181,7 +174,7 @@ def test_shared_endpoint_is_ejected_only_if_both_pools_permit(clock: Clock) -> N
     assert (pool.ready, alone.ready) == (3, 1)
 
 
-def test_reports_only_changes_of_its_configured_models(clock: Clock) -> None:
+def test_reports_only_changes_of_its_configured_models(clock: SetClock) -> None:
     reported: list[bool] = []
     endpoint = Endpoint(
         EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 4), OutlierDetection(), lambda: reported.append(True)
@@ -207,7 +200,7 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
     assert (learned.prefill, learned.decode) == (expected.prefill, expected.decode)
 
 
-def test_a_change_of_slots_changes_all_totals_at_once(clock: Clock) -> None:
+def test_a_change_of_slots_changes_all_totals_at_once(clock: SetClock) -> None:
     pool = pool_of(1, clock)
     (gpu,) = pool.endpoints
     group = GroupAccount(("m", "n"))

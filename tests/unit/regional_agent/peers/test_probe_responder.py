@@ -31,6 +31,7 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.clocks import SetClock
 from tests.support.identities import agent_sessions
 
 HERE = agent_sessions("here")
@@ -43,19 +44,12 @@ POLICY = Policy(
 )
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Here:
     def __init__(self, directory: Path) -> None:
         self.policy: Policy | None = POLICY
         self.plan: RegionPlan | None = None
         self.agents: tuple[str, ...] = ("agent-1",)
-        self.clock = Clock()
+        self.clock = SetClock()
         file = directory / "endpoints.yaml"
         file.write_text(
             "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 20}\n"

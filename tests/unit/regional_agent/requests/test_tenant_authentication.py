@@ -19,6 +19,7 @@ from regional_agent.requests import tenant_authentication
 from regional_agent.requests.tenant_authentication import EXPIRED, REVOKED, Keyring, credential_of
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_index import TenantIndex
+from tests.support.clocks import SetClock
 from tests.support.created_tenants import TIERS, created, created_key, put
 
 KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
@@ -130,13 +131,6 @@ def test_a_key_header_that_engines_would_receive_is_rejected() -> None:
         msgspec.convert({"name": "custom", "path": "/custom", "api_key_header": "x-secret"}, Route)
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def with_tiers(**fields: Any) -> Policy:
     return msgspec.structs.replace(policy(KEYS), tiers=TIERS, **fields)
 
@@ -154,7 +148,7 @@ def test_a_created_tenant_has_the_rules_of_its_tier() -> None:
 
 
 def test_created_keys_are_refused_with_the_reason() -> None:
-    index, clock = TenantIndex(), Clock()
+    index, clock = TenantIndex(), SetClock()
     expired, revoked = created_key("expired", expires_at=99.0), created_key("revoked", revoked_at=1.0)
     put(index, created("acme", "one", expired, revoked), created("gone", "two", tier="no-such-tier"))
     put(index, created("idle", "three", is_suspended=True), created("red", "four"))
@@ -170,7 +164,7 @@ def test_created_keys_are_refused_with_the_reason() -> None:
 
 
 def test_a_key_expires_at_its_time_and_not_for_requests_that_have_started() -> None:
-    index, clock = TenantIndex(), Clock()
+    index, clock = TenantIndex(), SetClock()
     put(index, created("acme", created_key("one", expires_at=101.0)))
     keyring = Keyring(with_tiers(), index, clock)
     assert reason(keyring.identify(b"Bearer one")) == "acme"

@@ -26,23 +26,17 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
 from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.clocks import SetClock
 from tests.support.wait import PATIENCE_S, until
 
 TARGET: Any = SimpleNamespace(from_peer=False)
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Here:
     def __init__(self, directory: Path) -> None:
         file = directory / "endpoints.yaml"
         file.write_text("- {name: gpu, url: 'http://127.0.0.1:1', models: [m], slots: 2}\n")
-        self.clock = Clock()
+        self.clock = SetClock()
         self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)

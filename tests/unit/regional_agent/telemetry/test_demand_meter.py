@@ -13,29 +13,23 @@ from penstock.fleet.demand import MAX_ROWS, DemandRows
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MIN_PRIORITY
 from penstock.policy.residency import ResidencyClass, residency_class
 from regional_agent.telemetry.demand_meter import DemandMeter
+from tests.support.clocks import SetClock
 
 EU = residency_class(frozenset({"eu-de", "eu-es"}))
 ALL = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def meter(clock: Clock) -> DemandMeter:
+def meter(clock: SetClock) -> DemandMeter:
     return DemandMeter(clock)
 
 
-def run(meter: DemandMeter, clock: Clock, seconds: int, per_s: int) -> None:
+def run(meter: DemandMeter, clock: SetClock, seconds: int, per_s: int) -> None:
     for _ in range(seconds):
         for _ in range(per_s):
             meter.offered("m", EU)
@@ -43,12 +37,12 @@ def run(meter: DemandMeter, clock: Clock, seconds: int, per_s: int) -> None:
         meter.settle()
 
 
-def test_measures_demand_soon_after_the_start(meter: DemandMeter, clock: Clock) -> None:
+def test_measures_demand_soon_after_the_start(meter: DemandMeter, clock: SetClock) -> None:
     run(meter, clock, 1, 10)
     assert meter.per_s("m") == pytest.approx(10.0)
 
 
-def test_follows_a_step_within_two_seconds_but_not_one_noisy_second(meter: DemandMeter, clock: Clock) -> None:
+def test_follows_a_step_within_two_seconds_but_not_one_noisy_second(meter: DemandMeter, clock: SetClock) -> None:
     run(meter, clock, 60, 10)
     assert meter.per_s("m") == pytest.approx(10.0)
     run(meter, clock, 2, 40)
@@ -57,7 +51,7 @@ def test_follows_a_step_within_two_seconds_but_not_one_noisy_second(meter: Deman
     assert meter.per_s("m") == pytest.approx(40.0, rel=0.01)
 
 
-def test_drops_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
+def test_drops_demand_that_has_ended(meter: DemandMeter, clock: SetClock) -> None:
     run(meter, clock, 20, 10)
     run(meter, clock, 3, 0)
     assert 0.0 < meter.per_s("m") < 5.0
@@ -66,7 +60,7 @@ def test_drops_demand_that_has_ended(meter: DemandMeter, clock: Clock) -> None:
     assert meter.per_s("m") == 0.0
 
 
-def test_rates_follow_demand_without_reports(meter: DemandMeter, clock: Clock) -> None:
+def test_rates_follow_demand_without_reports(meter: DemandMeter, clock: SetClock) -> None:
     run(meter, clock, 60, 10)
     for _ in range(60):
         clock.now += 1.0
@@ -79,7 +73,7 @@ def test_rates_follow_demand_without_reports(meter: DemandMeter, clock: Clock) -
     assert meter.batch_per_s("m") == pytest.approx(1.0, rel=0.1)
 
 
-def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: Clock) -> None:
+def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: SetClock) -> None:
     meter.offered("m", EU)
     meter.offered("m", ALL)
     meter.offered("n", EU)
@@ -93,14 +87,14 @@ def test_reports_each_traffic_class_with_its_regions(meter: DemandMeter, clock: 
     assert meter.per_s("m") == pytest.approx(2.0)
 
 
-def offer_each(meter: DemandMeter, clock: Clock, models: Iterable[str], priorities: Iterable[int]) -> None:
+def offer_each(meter: DemandMeter, clock: SetClock, models: Iterable[str], priorities: Iterable[int]) -> None:
     for model, priority in product(models, priorities):
         meter.offered(model, EU, priority=priority)
     clock.now += 1.0
     meter.settle()
 
 
-def test_limits_the_number_of_rows(meter: DemandMeter, clock: Clock) -> None:
+def test_limits_the_number_of_rows(meter: DemandMeter, clock: SetClock) -> None:
     offer_each(meter, clock, [f"m-{number}" for number in range(MAX_ROWS + 100)], [0])
     rows = meter.report()
     assert (len(rows), meter.rows.merged, meter.rows.lost) == (MAX_ROWS, 0, 100)
@@ -109,7 +103,7 @@ def test_limits_the_number_of_rows(meter: DemandMeter, clock: Clock) -> None:
     assert len(msgspec.msgpack.encode(longest)) < MAX_REPORT_BYTES / 1.5, "the leader accepts the report"
 
 
-def test_a_full_table_counts_a_priority_with_the_nearest_one(meter: DemandMeter, clock: Clock) -> None:
+def test_a_full_table_counts_a_priority_with_the_nearest_one(meter: DemandMeter, clock: SetClock) -> None:
     offer_each(meter, clock, ["m"], range(MAX_ROWS))
     for _ in range(50):
         meter.offered("m", EU, priority=MAX_ROWS + 300)
@@ -121,7 +115,7 @@ def test_a_full_table_counts_a_priority_with_the_nearest_one(meter: DemandMeter,
     assert (meter.rows.merged, meter.rows.lost) == (50, 0)
 
 
-def test_priorities_yield_to_new_classes_and_classes_to_new_models(meter: DemandMeter, clock: Clock) -> None:
+def test_priorities_yield_to_new_classes_and_classes_to_new_models(meter: DemandMeter, clock: SetClock) -> None:
     offer_each(meter, clock, [f"m-{number}" for number in range(MAX_ROWS // 2)], [0, 5])
     for number in range(MAX_ROWS // 2):
         meter.offered(f"m-{number}", ALL)
@@ -139,7 +133,7 @@ def test_priorities_yield_to_new_classes_and_classes_to_new_models(meter: Demand
     assert (meter.rows.merged, meter.rows.lost) == (1, 0)
 
 
-def test_rows_are_free_again_once_demand_has_ended(meter: DemandMeter, clock: Clock) -> None:
+def test_rows_are_free_again_once_demand_has_ended(meter: DemandMeter, clock: SetClock) -> None:
     offer_each(meter, clock, ["m"], range(MAX_ROWS + 10))
     run(meter, clock, 40, 0)
     meter.offered("m", EU, priority=MAX_ROWS + 5)
@@ -169,7 +163,7 @@ def test_no_demand_of_a_model_is_lost(offers: list[tuple[str, ResidencyClass, in
     assert len(rows.rates) <= room
 
 
-def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, clock: Clock) -> None:
+def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, clock: SetClock) -> None:
     run(meter, clock, 3, 10)
     meter.offered("m", EU)
     meter.settle()
@@ -179,7 +173,7 @@ def test_second_settle_at_the_same_time_changes_nothing(meter: DemandMeter, cloc
     assert meter.per_s("m") < 10.0
 
 
-def test_reports_countries_while_they_have_demand(meter: DemandMeter, clock: Clock) -> None:
+def test_reports_countries_while_they_have_demand(meter: DemandMeter, clock: SetClock) -> None:
     for country in ("DE", "DE", None, "not a code"):
         meter.offered("m", EU, country)
     clock.now += 1.0

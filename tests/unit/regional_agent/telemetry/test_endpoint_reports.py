@@ -19,7 +19,7 @@ from regional_agent.telemetry.by_endpoint.endpoint_reports import (
     endpoint_report,
 )
 from regional_agent.upstream.address import Address
-from tests.support.stores import SetClock
+from tests.support.clocks import SetClock
 
 
 def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None = None) -> list[Endpoint]:
