@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from regional_agent.jobs.api import jobs_api
+from regional_agent.jobs.api import merged_lists
 from regional_agent.jobs.storage import expiry, job_stores_in_use
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -151,13 +151,13 @@ async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again
         assert (await submit(client, **key)).json()["id"] == job
         await ended(client, job)
         await closed(tmp_path / "store")
-        page_of = jobs_api.page_of
+        page_of = merged_lists.page_of
 
         async def with_a_deleted_one(*args: Any) -> tuple[list[str], bool]:
             names, more = await page_of(*args)
             return [*names, "job_" + "0" * 32], more
 
-        monkeypatch.setattr(jobs_api, "page_of", with_a_deleted_one)
+        monkeypatch.setattr(merged_lists, "page_of", with_a_deleted_one)
         assert [each["id"] for each in (await client.http.get("/v1/jobs")).json()["data"]] == [job]
         await _ended_an_hour_later(tmp_path / "store", job, mark)
         assert await agent.jobs.expiry.sweep(time.time() + 721.5 * HOUR_S) == 1

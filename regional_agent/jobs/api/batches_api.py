@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,11 +18,11 @@ from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
-from regional_agent.jobs.api.files_api import list_object, no_such_file
+from regional_agent.jobs.api.files_api import no_such_file
+from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.jobs.storage.page import Page
 
 MAX_METADATA: Final = 16
 MAX_METADATA_KEY: Final = 64
@@ -47,6 +47,7 @@ class BatchesApi:
 
     def __init__(self, store: OpenStore, sender: JobSender, on_created: Callable[[], None]) -> None:
         """Create the API for requests of `sender`; `on_created` is called when a batch can be run."""
+        self._opened = store
         self._batches: BatchStore = store.batches
         self._files: FileStore = store.files
         self._store = store.document
@@ -132,10 +133,14 @@ class BatchesApi:
             self._on_created()
         return json_response(await self._object(record))
 
-    async def list(self, page: Page) -> Answer:
-        """Return a page of batches."""
-        records, more = await self._batches.page(self._sender.tenant, store_paths.BATCH, page)
-        return json_response(list_object([await self._object(record) for record in records], more=more))
+    def listed(self) -> ListedStore:
+        """Return the batches as a list shows them."""
+
+        async def show(batch: str) -> dict[str, Any] | None:
+            record = await self._batches.find(JobPaths(self._sender.tenant, batch))
+            return None if record is None else await self._object(record)
+
+        return ListedStore(self._opened, store_paths.batches(self._sender.tenant), show, store_paths.BATCH)
 
     async def _find(self, batch: str) -> BatchRecord:
         record = None

@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from penstock.jobs import store_paths
 from penstock.jobs.job_records import FileRecord
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
+from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.jobs.storage.page import Page
 
 MISSING = "no_such_file"
 
@@ -22,6 +23,7 @@ class FilesApi:
     """The files of one tenant."""
 
     def __init__(self, store: OpenStore, tenant: str) -> None:
+        self._store = store
         self._files: FileStore = store.files
         self._retention_s = store.document.retention_s
         self._signed_urls_s = store.document.signed_urls_s
@@ -54,10 +56,15 @@ class FilesApi:
         await self._files.delete(self._tenant, record)
         return json_response({"id": file, "object": "file", "deleted": True})
 
-    async def list(self, page: Page) -> Answer:
-        """Return a page of files."""
-        records, more = await self._files.page(self._tenant, page)
-        return json_response(list_object([file_object(record, self._retention_s) for record in records], more=more))
+    def listed(self, purpose: str) -> ListedStore:
+        """Return the files of a purpose, all with an empty one, as a list shows them."""
+
+        async def show(file: str) -> dict[str, Any] | None:
+            record = await self._files.find(self._tenant, file)
+            is_shown = record is not None and purpose in ("", record.purpose)
+            return file_object(record, self._retention_s) if record is not None and is_shown else None
+
+        return ListedStore(self._store, store_paths.files(self._tenant), show)
 
 
 async def signed_urls(storage: JobStorage, parts: Sequence[tuple[str, int]], valid_s: int | UnsetType) -> Answer:
@@ -74,9 +81,3 @@ async def signed_urls(storage: JobStorage, parts: Sequence[tuple[str, int]], val
 def no_such_file(file: str, param: str = "file_id") -> BadInput:
     """The error for a file that the tenant does not have."""
     return BadInput(404, MISSING, f"no file named {file[:64]!r} exists", param)
-
-
-def list_object(items: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """A page of a list, as OpenAI's API shows it."""
-    first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
-    return {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}

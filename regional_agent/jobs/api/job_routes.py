@@ -22,7 +22,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.jobs.api.api_responses import Answer, EventStream, Refuse, WaitingResponse
+from regional_agent.jobs.api.api_responses import Answer, EventStream, Refuse, WaitingResponse, json_response
 from regional_agent.jobs.api.batches_api import BatchesApi
 from regional_agent.jobs.api.files_api import FilesApi
 from regional_agent.jobs.api.job_events import OpenStreams, View, job_events
@@ -37,6 +37,7 @@ from regional_agent.jobs.api.job_paths import (
     operation_of,
 )
 from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
+from regional_agent.jobs.api.merged_lists import ListedStore, MergedList
 from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
 from regional_agent.jobs.api.uploads_api import UploadsApi
@@ -54,6 +55,9 @@ from regional_agent.requests.authorization import Authorization, Sender, refuse_
 from regional_agent.services.model_list import anthropic_route
 
 log = structlog.get_logger()
+
+LISTS: Final = frozenset({"files", "batches", "jobs", "message batches"})
+"""Operations that return a list."""
 
 MAX_UPLOADS: Final = 16
 """Uploads at a time; each holds some parts of its file in memory."""
@@ -155,7 +159,11 @@ class JobRoutes:
         limits = InputLimits(tenant, store, line_checks(policy, self._authorization, sender))
         if operation.name in OF_UPLOADS or operation.name == "upload":
             return self._upload(request, connection, refuse, opened, limits, operation)
-        holder = partial(self._holder, operation.item, tenant, mask.permitted.regions, opened)
+        stores = [
+            opened,
+            *(each for each in self._stores.inherited() if each.document.readers <= mask.permitted.regions),
+        ]
+        holder = partial(_holder, operation.item, tenant, stores)
         facts = sender.facts
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
         if operation.name == "events":
@@ -166,7 +174,10 @@ class JobRoutes:
             stream = WaitingResponse(request, connection, refuse, self._events(operation.item, find, is_permitted))
             self._streams.add(tenant, stream)
             return stream
-        answer = self._answer(operation, request, holder, job_sender, limits.checks)
+        if operation.name in LISTS:
+            answer = self._list(operation.name, request, stores, job_sender, limits.checks)
+        else:
+            answer = self._answer(operation, request, holder, job_sender, limits.checks)
         error_format = ErrorFormat.ANTHROPIC if operation.name in OF_ANTHROPIC else ErrorFormat.OPENAI
         return WaitingResponse(request, connection, refuse, answer, error_format)
 
@@ -212,16 +223,6 @@ class JobRoutes:
             return await (api.urls if operation.name == "upload urls" else api.complete)(item, body)
         return await (api.cancel if operation.name == "cancel upload" else api.show)(item)
 
-    async def _holder(self, item: str, tenant: str, permitted: frozenset[str], own: OpenStore) -> OpenStore:
-        """Return the store that has a file or job: that of the region, or one of a region whose jobs it may finish."""
-        others = [each for each in self._stores.inherited() if each.document.readers <= permitted]
-        if others and store_paths.is_file_or_job(item):
-            for store in (own, *others):
-                record = store_paths.record_of(tenant, item)
-                if await store.files.storage.find_record(record, msgspec.Raw) is not None:
-                    return store
-        return own
-
     async def _view(
         self, item: str, holder: Callable[[], Awaitable[OpenStore]], sender: JobSender, checks: LineChecks
     ) -> View:
@@ -249,6 +250,26 @@ class JobRoutes:
     async def _events(self, item: str, find: Callable[[], Awaitable[View]], is_permitted: Callable[[], bool]) -> Answer:
         view = await find()
         return EventStream(job_events(await view(), view, partial(self._worker.wait, item), is_permitted))
+
+    async def _list(
+        self, name: str, request: Request, stores: list[OpenStore], sender: JobSender, checks: LineChecks
+    ) -> Answer:
+        """Return a page of a list over stores, that of the region first."""
+        page, wake, queue = page_of(request), self._worker.wake, self._worker.queue
+        apis: dict[str, Callable[[OpenStore], ListedStore]] = {
+            "files": lambda store: FilesApi(store, sender.tenant).listed(page.purpose),
+            "batches": lambda store: BatchesApi(store, sender, wake).listed(),
+            "jobs": lambda store: JobsApi(store, sender, wake, queue).listed(),
+            "message batches": lambda store: MessageBatchesApi(store, sender, checks, wake).listed(),
+        }
+        found = MergedList([apis[name](store) for store in stores])
+        await found.read(page)
+        items = found.items
+        ends = (
+            {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": None, "last_id": None}
+        )
+        kind = {} if name in OF_ANTHROPIC else {"object": "list"}
+        return json_response({**kind, "data": items, **ends, "has_more": found.more, **found.missing()})
 
     async def _answer(
         self,
@@ -278,11 +299,8 @@ class JobRoutes:
             "delete messages": messages.delete,
             "cancel messages": messages.cancel,
         }
-        lists = {"files": files.list, "batches": batches.list, "jobs": jobs.list, "message batches": messages.list}
         if name in of_items:
             return await of_items[name](item)
-        if name in lists:
-            return await lists[name](page_of(request))
         webhooks = WebhookApi(self._webhook_keys, store.document)
         if name == "webhook secret":
             if item == "secret":
@@ -305,3 +323,13 @@ class JobRoutes:
             return self._authorization.sender_of(policy, request, peer_ip)
         finally:
             request.route = None
+
+
+async def _holder(item: str, tenant: str, stores: list[OpenStore]) -> OpenStore:
+    """Return the store that has a file or job; the first one, that of the region, if none has."""
+    if len(stores) > 1 and store_paths.is_file_or_job(item):
+        for store in stores:
+            record = store_paths.record_of(tenant, item)
+            if await store.files.storage.find_record(record, msgspec.Raw) is not None:
+                return store
+    return stores[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object, job_state
@@ -16,12 +16,12 @@ from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
 from regional_agent.jobs.api.batches_api import deadline_or_refuse
-from regional_agent.jobs.api.files_api import list_object, signed_urls
+from regional_agent.jobs.api.files_api import signed_urls
+from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.async_requests.request_queue import RequestQueue
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.jobs.storage.page import Page, page_of
 
 PREFER: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
@@ -53,6 +53,7 @@ class JobsApi:
     ) -> None:
         """Create the API for requests of `sender`; `on_created` is called when a request can be run."""
         self._queue = queue
+        self._opened = store
         self._jobs: BatchStore = store.batches
         self._files: FileStore = store.files
         self._max_open = store.document.max_open_requests
@@ -148,13 +149,14 @@ class JobsApi:
         await self._jobs.delete(JobPaths(self._sender.tenant, job))
         return json_response({"id": job, "object": "job", "deleted": True})
 
-    async def list(self, page: Page) -> Answer:
-        """Return a page of requests."""
-        names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page)
-        records = [await self._record(name) for name in names]
-        # Without those that were deleted meanwhile.
-        found = [await self._object(record) for record in records if record is not None]
-        return json_response(list_object(found, more=more))
+    def listed(self) -> ListedStore:
+        """Return the requests as a list shows them."""
+
+        async def show(job: str) -> dict[str, Any] | None:
+            record = await self._record(job)
+            return None if record is None else await self._object(record)
+
+        return ListedStore(self._opened, store_paths.jobs(self._sender.tenant), show)
 
     async def _find(self, job: str) -> AsyncRequest:
         record = await self._record(job)

@@ -26,10 +26,10 @@ from penstock.jobs.store_paths import JobPaths
 from penstock.routing.reasons import Reason
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
 from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_further_batches
+from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.jobs.storage.page import Page
 from regional_agent.jobs.uploads.input_writer import InputLimits, InputWriter
 
 LIFETIME_S: Final = 86_400
@@ -49,6 +49,7 @@ class MessageBatchesApi:
             checks: of the requests of new batches.
             on_created: called when a batch can be run.
         """
+        self._opened = store
         self._batches: BatchStore = store.batches
         self._files: FileStore = store.files
         self._store = store.document
@@ -153,13 +154,14 @@ class MessageBatchesApi:
             async for part in self._files.read(file):
                 yield part
 
-    async def list(self, page: Page) -> Answer:
-        """Return a page of batches, newest first."""
-        prefix = store_paths.MESSAGE_BATCH
-        records, more = await self._batches.page(self._sender.tenant, prefix, page)
-        found = [await self._object(record) for record in records]
-        first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
-        return json_response({"data": found, "has_more": more, "first_id": first, "last_id": last})
+    def listed(self) -> ListedStore:
+        """Return the batches as a list shows them."""
+
+        async def show(batch: str) -> dict[str, Any] | None:
+            record = await self._batches.find(JobPaths(self._sender.tenant, batch))
+            return None if record is None else await self._object(record)
+
+        return ListedStore(self._opened, store_paths.batches(self._sender.tenant), show, store_paths.MESSAGE_BATCH)
 
     async def _find(self, batch: str) -> BatchRecord:
         record = None

@@ -14,7 +14,6 @@ from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
 from penstock.jobs.store_paths import Expiring, JobPaths, OpenJob, open_job
 from penstock.jobs.webhook import webhook_of
 from regional_agent.jobs.storage.job_storage import JobStorage
-from regional_agent.jobs.storage.page import Page, page_of
 
 JobRecord = BatchRecord | AsyncRequest
 
@@ -175,9 +174,3 @@ class BatchStore:
         """Return the number of a tenant's jobs, or batches, that have not ended."""
         found = await self.storage.list(f"{store_paths.open_batches(self.region)}/{tenant}")
         return sum(not batches_only or store_paths.is_batch(each.path.rpartition("/")[2]) for each in found)
-
-    async def page(self, tenant: str, prefix: str, page: Page) -> tuple[list[BatchRecord], bool]:
-        """Return records of batches whose identifiers have a prefix, newest first, and whether there are more."""
-        names, more = await page_of(self.storage, store_paths.batches(tenant), page, prefix)
-        records = [await self.find(JobPaths(tenant, name)) for name in names]
-        return [record for record in records if record is not None], more

@@ -12,7 +12,6 @@ from penstock.jobs.file_expiry import expires_at, expiring_since
 from penstock.jobs.job_records import FilePart, FileRecord
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
-from regional_agent.jobs.storage.page import Page, page_of
 from regional_agent.jobs.uploads.input_file import InputPart
 
 MAX_UPLOAD_S: Final = 86_400.0
@@ -109,18 +108,6 @@ class FileStore:
                 used_bytes += part.size_bytes
         uploads = await self.storage.list(store_paths.uploads(tenant))
         return used_bytes + sum(each.size_bytes for each in uploads)
-
-    async def page(self, tenant: str, page: Page) -> tuple[list[FileRecord], bool]:
-        """Return records of files, and whether there are more."""
-        found: list[FileRecord] = []
-        while True:
-            names, more = await page_of(self.storage, store_paths.files(tenant), page)
-            records = [await self.find(tenant, name) for name in names]
-            found += [each for each in records if each is not None and page.purpose in ("", each.purpose)]
-            if not more or not page.purpose or len(found) > page.limit:
-                break
-            page = page._replace(after=names[-1])
-        return found[: page.limit], more or len(found) > page.limit
 
 
 def file_object(record: FileRecord, retention_s: float) -> dict[str, Any]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from adapters.object_store.object_store import ObjectMissing
 from regional_agent.jobs.storage.job_storage import JobStorage
-
-MAX_LISTED: Final = 10_000
-"""Files or batches of a tenant that a list can contain."""
 
 
 class Page(NamedTuple):
@@ -36,7 +33,7 @@ async def page_of(storage: JobStorage, folder: str, page: Page, prefix: str = ""
     except ObjectMissing:
         found = []
     names = (each.path.rpartition("/")[2].removesuffix(".json") for each in found)
-    selected = sorted((name for name in names if name.startswith(prefix)), reverse=not page.ascending)[:MAX_LISTED]
+    selected = sorted((name for name in names if name.startswith(prefix)), reverse=not page.ascending)
     if page.before:
         selected = [name for name in selected if name > page.before]
         return selected[-page.limit :], len(selected) > page.limit
