@@ -50,17 +50,19 @@ class RequestEvent(StrEnum):
     WAITED = "waited"
 
 
-def next_of(status: int, refusal: str, runs: int) -> Next:
+def next_of(status: int, refusal: str, runs: int, *, engine_failed: bool) -> Next:
     """What follows a response.
 
     Args:
         status: the status of the response.
         refusal: the reason of the agent's refusal; empty for the response of an engine.
         runs: how often the request has run, this time included.
+        engine_failed: whether an engine that had received the request failed before the refusal.
     """
-    if refusal in WAITS:
+    is_wait = refusal in WAITS
+    if is_wait and not engine_failed:
         return Next.WAIT
-    if status in _ENGINE_ERRORS and runs < MAX_RUNS:
+    if (is_wait or status in _ENGINE_ERRORS) and runs < MAX_RUNS:
         return Next.RUN_AGAIN
     return Next.RESULT
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from adapters.backoff import full_jitter_s
 from penstock.jobs import item_results
 from penstock.jobs.item_results import Next, RequestEvent, next_of
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER
+from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics
 
@@ -55,7 +55,8 @@ class RequestRunner:
                     continue
                 self._metrics.request(RequestEvent.FAILED)
                 return str(error)
-            following = next_of(response.status, response.header(REFUSAL_HEADER), runs)
+            engine_failed = ENGINE_FAILED_HEADER in response.headers
+            following = next_of(response.status, response.header(REFUSAL_HEADER), runs, engine_failed=engine_failed)
             if following is Next.RESULT:
                 self._metrics.request(RequestEvent.FAILED if response.status >= 400 else RequestEvent.COMPLETED)
                 return response

@@ -113,6 +113,7 @@ def after_unexplained(
         return RetryReason.ENGINE_ERROR
     if context.route_context is None and context.is_repeatable:
         context.reported_error = UNAVAILABLE
+        context.broken += 1
         return refusal_of_error(context, shown_of(body))
     return None if is_whole else Refusal(_ENGINE_FAILED, f"the engine reported an error: {UNAVAILABLE}")
 

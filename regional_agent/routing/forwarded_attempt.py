@@ -55,6 +55,8 @@ class ForwardedAttempt:
         self.is_charged = False
         """Whether an engine of the region responded with an error that counts against it, and none else there can
         serve the request."""
+        self._states_failed = False
+        """Whether the region states how many of its engines failed the request."""
         self.failed_engines = 1
         """Number of engines of the region that failed the request, as its agent reports it with a failure."""
         self._ended_one = True
@@ -70,12 +72,13 @@ class ForwardedAttempt:
     def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the peer refused the request, or None."""
         failed = by_name.get(ENGINE_FAILED_HEADER)
+        self._states_failed = failed is not None
         if failed is not None:
             count, broke, _ = failed.partition(BROKE)
             self.failed_engines = min(int(count), MAX_FAILED) if count.isdigit() and len(count) < 3 else 1
             self._ended_one = broke != b""
         if REFUSAL_HEADER not in by_name:
-            self.is_charged = failed is not None
+            self.is_charged = self._states_failed
             return None
         reason = REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
         if reason is Reason.SATURATED:
@@ -136,7 +139,7 @@ class ForwardedAttempt:
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """Exclude the region after its agent refused the request without starting it."""
         context.failed_because = Reason.SATURATED
-        if reason is Reason.ENGINE_FAILED:
+        if self._states_failed or reason is Reason.ENGINE_FAILED:
             self._count_failed(context)
             context.reported_error = context.reported_error or f"one in {self.region} failed"
         if reason is Reason.NO_IDLE_SLOTS:

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from penstock.jobs import item_results
 from regional_agent.jobs import agent_jobs
 from regional_agent.jobs.batches import batch_run
 from tests.integration.test_batches import serving
+from tests.support.agents import running_agent
 from tests.support.chats import answers_after
-from tests.support.jobs import embeds, input_file, job_store, request_line
+from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
@@ -88,3 +90,36 @@ async def test_a_compressed_upload_is_refused_and_never_expanded(tmp_path: Path)
         encoded = await client.http.post("/v1/files", content=bomb, headers=form)
         assert (encoded.status_code, encoded.json()["error"]["code"]) == (400, "bad_request"), encoded.text
         assert (await client.upload(input_file(1))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "siblings", "status", "code"),
+    [("breaks", 0, 503, "none_ready"), ("breaks", 1, 429, "saturated"), ("fails", 0, 503, "none_ready")],
+)
+async def test_a_request_that_its_engine_fails_has_three_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, siblings: int, status: int, code: str
+) -> None:
+    """A prompt that crashes engines would otherwise crash them until the window of its batch ends."""
+    monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.01)
+
+    async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"breaks" in received.body:
+            writer.transport.abort()
+        else:
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 10\r\n\r\nCUDA error")
+
+    async def is_full(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n")
+
+    store = job_store(tmp_path / "store")
+    async with (
+        engine(breaks) as gpu,
+        engine(is_full) as full,
+        running_agent(tmp_path, [gpu.address, full.address][: 1 + siblings], job_store=store) as agent,
+        JobClient(agent.traffic) as client,
+    ):
+        ended = await client.ended(await client.started(request_line("a", text)))
+        (error,) = await client.lines(ended["error_file_id"])
+        response = error["response"]
+        assert (response["status_code"], response["body"]["error"]["code"]) == (status, code)
+        assert len(gpu.requests) == item_results.MAX_RUNS

@@ -270,3 +270,19 @@ async def test_a_request_that_breaks_engines_of_two_hosts_reaches_no_further_one
         status, _, body = await ask(agent)
         assert (status, code(body)) == (502, "engine_failed")
         assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2
+
+
+async def test_a_request_that_crashes_the_engines_of_regions_reaches_two_of_them(tmp_path: Path) -> None:
+    async with (
+        engine(breaks) as here,
+        engine(breaks) as near,
+        engine(breaks) as far,
+        running_agent(tmp_path / "near", [near.address], region="eu-es", anonymous=None) as eu_es,
+        running_agent(tmp_path / "far", [far.address], region="us-east", anonymous=None) as us_east,
+        running_agent(tmp_path / "here", [here.address], peers={"eu-es": eu_es.peer, "us-east": us_east.peer}) as agent,
+    ):
+        status, headers, body = await ask(agent)
+        assert (status, code(body)) == (502, "engine_failed")
+        assert "x-penstock-engine-failed" not in headers
+        assert sum(len(gpu.requests) for gpu in (here, near, far)) == 2
+        await until(lambda: agent.held() == eu_es.held() == us_east.held() == 0)

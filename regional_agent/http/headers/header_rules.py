@@ -38,9 +38,9 @@ REFUSAL_HEADER: Final = b"x-penstock-refusal"
 it."""
 
 ENGINE_FAILED_HEADER: Final = b"x-penstock-engine-failed"
-"""Header of a response to a peer, with the number of engines of the serving region that failed the request; the origin
-may send it to another region. Followed by BROKE if one broke the connection or stopped responding. Removed before
-clients."""
+"""Header of a response to a peer or a job, with the number of engines of the serving region that failed the request;
+the origin may send it to another region. Followed by BROKE if one broke the connection or stopped responding. Removed
+before clients."""
 
 BROKE: Final = b" broke"
 

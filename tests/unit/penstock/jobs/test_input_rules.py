@@ -81,22 +81,26 @@ def test_every_state_leads_to_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "refusal", "runs", "following"),
+    ("status", "refusal", "engine_failed", "runs", "following"),
     [
-        (200, "", 1, Next.RESULT),
-        (400, "", 1, Next.RESULT),
-        (404, "model_not_found", 1, Next.RESULT),
-        (429, "saturated", 50, Next.WAIT),
-        (429, "quota_exceeded", 50, Next.WAIT),
-        (503, "none_ready", 50, Next.WAIT),
-        (502, "engine_failed", 1, Next.RUN_AGAIN),
-        (502, "engine_failed", 2, Next.RUN_AGAIN),
-        (502, "engine_failed", 3, Next.RESULT),
-        (500, "", 1, Next.RUN_AGAIN),
+        (200, "", False, 1, Next.RESULT),
+        (400, "", False, 1, Next.RESULT),
+        (404, "model_not_found", False, 1, Next.RESULT),
+        (429, "saturated", False, 50, Next.WAIT),
+        (429, "quota_exceeded", False, 50, Next.WAIT),
+        (503, "none_ready", False, 50, Next.WAIT),
+        (502, "engine_failed", False, 1, Next.RUN_AGAIN),
+        (502, "engine_failed", False, 2, Next.RUN_AGAIN),
+        (502, "engine_failed", False, 3, Next.RESULT),
+        (500, "", False, 1, Next.RUN_AGAIN),
+        (503, "none_ready", True, 2, Next.RUN_AGAIN),
+        (503, "none_ready", True, 3, Next.RESULT),
+        (429, "saturated", True, 2, Next.RUN_AGAIN),
+        (429, "saturated", True, 3, Next.RESULT),
     ],
 )
-def test_what_follows_a_response(status: int, refusal: str, runs: int, following: Next) -> None:
-    assert next_of(status, refusal, runs) is following
+def test_what_follows_a_response(status: int, refusal: str, engine_failed: bool, runs: int, following: Next) -> None:
+    assert next_of(status, refusal, runs, engine_failed=engine_failed) is following
 
 
 def test_a_result_is_one_line_of_json() -> None:
