@@ -9,19 +9,16 @@ headers that Connection names, among which is none that the agent reads.
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import NamedTuple
 
 import h11
 
-from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import AcceptedHead, Request, request_lines_to_upstream
-from regional_agent.proxy.error_responses import refusal_response
-from tests.property.test_proxy_properties import Wire, statuses
+from regional_agent.http.messages import Request, request_lines_to_upstream
+from tests.property.test_proxy_properties import Lenient, Wire, statuses
 
 WORDS = (
     *(
@@ -74,7 +71,7 @@ class Received(NamedTuple):
     body: bytes
 
 
-class Application:
+class Application(Lenient):
     """Records requests and answers them at once."""
 
     def __init__(self) -> None:
@@ -88,29 +85,6 @@ class Application:
         assert b"\r\n\r\n" not in lines
         assert all(b":" in line for line in lines.split(b"\r\n")[:-1])
         connection.respond(200, [b"x-request-id: 1\r\n"], b"answer")
-
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
-        """Accepts every head."""
-        return AcceptedHead("t")
-
-    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Refuses no body."""
-        return None
-
-    def release_head(self, head: AcceptedHead) -> None:
-        """Holds nothing for a head."""
-
-    def reads_whole(self, request: Request) -> bool:
-        """Passes on what has arrived once no more may be kept."""
-        return False
-
-    def can_start_early(self, request: Request) -> bool:
-        """Waits for whole bodies."""
-        return False
-
-    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """Answers as the agent does."""
-        return refusal_response(refusal, Random(1), request_id="1")
 
 
 _LOOP = asyncio.new_event_loop()

@@ -9,7 +9,6 @@ parser (h11) reads from the engine's bytes, where that accepts them.
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Any, NamedTuple
 
 import h11
@@ -24,8 +23,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import AcceptedHead, Request
-from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.http.messages import Request
 from regional_agent.proxy.responses.answer_intake import intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.address import Address
@@ -33,7 +31,7 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
-from tests.property.test_proxy_properties import Wire
+from tests.property.test_proxy_properties import Lenient, Wire
 
 WORDS = (
     *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 204 \r\n", b"304"),
@@ -56,7 +54,7 @@ class Relayed(NamedTuple):
     whole: bool
 
 
-class Relay:
+class Relay(Lenient):
     """Handles one request by forwarding the engine's response, as an exchange does."""
 
     def __init__(self, *, from_peer: bool) -> None:
@@ -74,29 +72,6 @@ class Relay:
         self.head: ResponseHead | None = None
         self.upstream.send(self, b"request")
         return self
-
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
-        """Accepts every head."""
-        return AcceptedHead("t")
-
-    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
-        """Refuses no body."""
-        return None
-
-    def release_head(self, head: AcceptedHead) -> None:
-        """Holds nothing for a head."""
-
-    def reads_whole(self, request: Request) -> bool:
-        """Passes on what has arrived once no more may be kept."""
-        return False
-
-    def can_start_early(self, request: Request) -> bool:
-        """Waits for whole bodies."""
-        return False
-
-    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        """Answers as the agent does."""
-        return refusal_response(refusal, Random(1), request_id="1")
 
     # handler
 

@@ -67,12 +67,8 @@ class Wire(asyncio.Transport):
         return 0
 
 
-class Repeater:
-    """An application whose response contains the parsed request."""
-
-    def handle(self, request: Request, connection: ClientConnection) -> None:
-        said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
-        connection.respond(200, [b"x-request-id: 1\r\n"], said.encode())
+class Lenient:
+    """The part of an application that accepts every head and body, and refuses as the agent does."""
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
         return AcceptedHead("t")
@@ -91,6 +87,14 @@ class Repeater:
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         return refusal_response(refusal, Random(1), request_id="1")
+
+
+class Repeater(Lenient):
+    """An application whose response contains the parsed request."""
+
+    def handle(self, request: Request, connection: ClientConnection) -> None:
+        said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
+        connection.respond(200, [b"x-request-id: 1\r\n"], said.encode())
 
 
 def answered(pieces: list[bytes]) -> tuple[bytes, bool]:

@@ -11,6 +11,7 @@ from typing import Self
 
 from adapters.etcd.etcd_stubs import Etcd3Client
 from adapters.servers.etcd import EtcdServer
+from adapters.store import keys
 from adapters.store.config_store import Changed, ConfigStore, Listing, Put, StoreUnavailable
 from adapters.store.informer import Informer
 from tests.support.wait import PATIENCE_S, found
@@ -67,6 +68,14 @@ class Following:
 async def put(store: ConfigStore, key: str, value: bytes) -> int:
     """Write a key and return its revision."""
     return (await store.commit((), (Put(key, value),))).revision
+
+
+async def leader_epoch(store: ConfigStore) -> int:
+    """Make a process the leader, and return its epoch."""
+    await put(store, keys.LEADER, b"leader")
+    item = await store.get(keys.LEADER)
+    assert item is not None
+    return item.create_revision
 
 
 async def put_when_possible(store: ConfigStore, key: str, value: bytes) -> int:

@@ -17,6 +17,7 @@ from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from lab.memory_store import MemoryStore
 from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
+from tests.support.stores import leader_epoch
 from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)
@@ -37,13 +38,6 @@ async def running(store: MemoryStore, name: str = "a", now: float = 1000.0) -> A
 async def stored(store: MemoryStore) -> RevokedKeySet:
     item = await store.get(keys.REVOKED_KEYS)
     return decode(item.value, RevokedKeySet) if item is not None and item.value else RevokedKeySet()
-
-
-async def leader_epoch(store: MemoryStore) -> int:
-    await store.commit([], [Put(keys.LEADER, b"leader")])
-    item = await store.get(keys.LEADER)
-    assert item is not None
-    return item.create_revision
 
 
 async def test_a_revocation_is_written_with_its_audit_entry() -> None:

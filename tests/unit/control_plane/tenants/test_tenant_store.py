@@ -32,6 +32,7 @@ from penstock.tenancy.records.tenant_changes import (
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, key_digest, shard_of
 from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.identities import control_plane_sessions
+from tests.support.stores import leader_epoch
 from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)
@@ -69,13 +70,6 @@ def revoking(key: TenantKey = KEY, name: str = "acme") -> tuple[TenantAction, Ed
 async def stored(store: MemoryStore) -> TenantShard:
     item = await store.get(SHARD)
     return decode(item.value, TenantShard) if item is not None and item.value else TenantShard()
-
-
-async def leader_epoch(store: MemoryStore) -> int:
-    await store.commit([], [Put(keys.LEADER, b"leader")])
-    item = await store.get(keys.LEADER)
-    assert item is not None
-    return item.create_revision
 
 
 def _value(one: TenantStore) -> bytes | None:
