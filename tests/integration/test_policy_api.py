@@ -24,7 +24,7 @@ from penstock.policy import policy_diff
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change
 from penstock.rollout.state_machine import Phase
-from tests.support.api_app import new_control_plane, served
+from tests.support.api_app import client_of, new_control_plane, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
 from tests.support.rollout_orders import order
@@ -73,8 +73,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = MemoryStore()
     control_plane = new_control_plane(store, policies=folder)
     await control_plane.start()
-    transport = httpx.ASGITransport(served(control_plane, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+    async with client_of(served(control_plane, Access(AdminToken(TOKEN))), **OPERATOR) as http:
         world = World(control_plane, http, folder)
         await world.until(1, Phase.DONE)
         yield world

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from adapters.access.callers import Caller, Role
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import ConfigStore
 from adapters.store.members import Member
@@ -98,6 +99,33 @@ def is_problem(response: httpx.Response, status: int) -> bool:
         and body["status"] == status
         and {"type", "title", "detail"} <= body.keys()
     )
+
+
+CALLERS = {
+    "duty": Caller("duty", Role.OPERATOR),
+    "germany": Caller("germany", Role.OPERATOR, frozenset({"eu-de"})),
+    "guest": Caller("guest", Role.VIEWER),
+}
+
+
+class SomeCallers(Access):
+    """Access for CALLERS, by name, and the admin."""
+
+    async def caller(self, credential: str) -> Caller | None:
+        return CALLERS.get(credential) or await super().caller(credential)
+
+
+def as_(name: str) -> dict[str, str]:
+    """The header of a caller."""
+    return {"authorization": f"Bearer {name}"}
+
+
+@asynccontextmanager
+async def leading_api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
+    """The admin's client of a control plane that leads; see SomeCallers."""
+    await leading(control_plane)
+    async with client_of(served(control_plane, SomeCallers(TOKEN)), **OPERATOR) as client:
+        yield client
 
 
 def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:

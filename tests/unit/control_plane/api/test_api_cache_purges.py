@@ -13,10 +13,8 @@ from adapters.store.config_store import Put
 from control_plane.daemon import ControlPlane
 from penstock.result_cache.cache_purges import CachePurges
 from regional_agent.result_cache.purge_follower import PurgeFollower
-from tests.support.api_app import OPERATOR as ADMIN
-from tests.support.api_app import TOKEN, is_problem, leading, served
+from tests.support.api_app import as_, is_problem, leading_api
 from tests.support.wait import until
-from tests.unit.control_plane.api.test_api_revoked_keys import SomeCallers, as_
 
 PATH = "/v1/result-cache/purges"
 MODEL = "llama-3.1-8b"
@@ -24,10 +22,7 @@ MODEL = "llama-3.1-8b"
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    app = served(control_plane, SomeCallers(TOKEN))
-    await leading(control_plane)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+    async with leading_api(control_plane) as client:
         yield client
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from adapters.store import keys
 from control_plane.daemon import ControlPlane
-from tests.support.api_app import REGIONS, is_problem
+from tests.support.api_app import REGIONS, as_, is_problem
 from tests.support.reports import offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import found
-from tests.unit.control_plane.api.test_api_overrides import api, as_
+from tests.unit.control_plane.api.test_api_overrides import api
 
 __all__ = ["api"]
 

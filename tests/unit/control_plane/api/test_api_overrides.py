@@ -9,38 +9,19 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.access.callers import Caller, Role
-from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from penstock.fleet import snapshot
-from tests.support.api_app import OPERATOR as ADMIN
-from tests.support.api_app import TOKEN, is_problem, leading, served
+from tests.support.api_app import as_, is_problem, leading_api
 
 DRAIN = {"reason": "new disks", "expires_in_s": 7200}
-ONLY_GERMANY = Caller("germany", Role.OPERATOR, frozenset({"eu-de"}))
-CALLERS = {"duty": Caller("duty", Role.OPERATOR), "germany": ONLY_GERMANY, "guest": Caller("guest", Role.VIEWER)}
-
-
-class SomeCallers(Access):
-    """Access for the given callers, by name, and the admin."""
-
-    async def caller(self, credential: str) -> Caller | None:
-        return CALLERS.get(credential) or await super().caller(credential)
 
 
 @pytest.fixture
 async def api(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
     # The leader has led long enough to treat regions without reports as silent.
     monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
-    app = served(control_plane, SomeCallers(TOKEN))
-    await leading(control_plane)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+    async with leading_api(control_plane) as client:
         yield client
-
-
-def as_(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {name}"}
 
 
 async def overrides(api: httpx.AsyncClient) -> list[dict[str, Any]]:

@@ -8,39 +8,17 @@ from hashlib import sha256
 import httpx
 import pytest
 
-from adapters.access.callers import Caller, Role
-from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from tests.support.api_app import OPERATOR as ADMIN
-from tests.support.api_app import TOKEN, is_problem, leading, served
+from tests.support.api_app import as_, is_problem, leading_api
 
 DIGEST = sha256(b"demo-eu-personal").hexdigest()
 BODY = {"key_digest": DIGEST, "reason": "leaked in a repository"}
-CALLERS = {
-    "duty": Caller("duty", Role.OPERATOR),
-    "germany": Caller("germany", Role.OPERATOR, frozenset({"eu-de"})),
-    "guest": Caller("guest", Role.VIEWER),
-}
-
-
-class SomeCallers(Access):
-    """Access for the given callers, by name, and the admin."""
-
-    async def caller(self, credential: str) -> Caller | None:
-        return CALLERS.get(credential) or await super().caller(credential)
 
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    app = served(control_plane, SomeCallers(TOKEN))
-    await leading(control_plane)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+    async with leading_api(control_plane) as client:
         yield client
-
-
-def as_(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {name}"}
 
 
 async def test_a_key_is_revoked_shown_and_lifted_without_its_digest(api: httpx.AsyncClient) -> None:

@@ -9,28 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.access.callers import Caller, Role
-from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.tenants.tenant_store import TenantAction
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, key_digest
-from tests.support.api_app import OPERATOR as ADMIN
-from tests.support.api_app import TOKEN, is_problem, leading_control_plane, served
+from tests.support.api_app import CALLERS, as_, is_problem, leading_api, leading_control_plane
 from tests.support.tiers import planet_with_tiers
 
-CALLERS = {
-    "duty": Caller("duty", Role.OPERATOR),
-    "germany": Caller("germany", Role.OPERATOR, frozenset({"eu-de"})),
-    "guest": Caller("guest", Role.VIEWER),
-}
 ANY = {"if-match": "*"}
-
-
-class SomeCallers(Access):
-    """Access for the given callers, by name, and the admin."""
-
-    async def caller(self, credential: str) -> Caller | None:
-        return CALLERS.get(credential) or await super().caller(credential)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +31,8 @@ async def control_plane(policies: Path) -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    app = served(control_plane, SomeCallers(TOKEN))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+    async with leading_api(control_plane) as client:
         yield client
-
-
-def as_(name: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {name}"}
 
 
 async def test_a_tenant_and_its_keys_from_creation_to_deletion(api: httpx.AsyncClient) -> None:

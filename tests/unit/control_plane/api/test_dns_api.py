@@ -21,7 +21,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.kinds.dns_names import DnsStrategy
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
-from tests.support.api_app import OPERATOR, REGIONS, TOKEN, is_problem, leading, served
+from tests.support.api_app import OPERATOR, REGIONS, TOKEN, client_of, is_problem, leading, served
 from tests.support.dns_names import ZONE, a_name
 from tests.support.reports import offered, packed, report
 from tests.support.wait import until
@@ -34,9 +34,9 @@ async def http(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     write_geoip(tmp_path / "geo.mmdb")
-    app = served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb"))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
+    async with client_of(
+        served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb")), **OPERATOR
+    ) as client:
         await leading(control_plane)
         for region in REGIONS:
             body, headers = packed(report(region, offered(50.0, "eu-de", "eu-es"), ready=0 if region == "eu-es" else 4))

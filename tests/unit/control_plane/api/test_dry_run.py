@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from penstock.fleet import snapshot
-from tests.unit.control_plane.api.test_api_tenants import ANY, api, as_, control_plane, policies
+from tests.support.api_app import as_
+from tests.unit.control_plane.api.test_api_tenants import ANY, api, control_plane, policies
 
 __all__ = ["api", "control_plane", "policies"]
 

@@ -25,7 +25,7 @@ from penstock.policy.provenance import Provenance
 from penstock.routing.explain import RegionVerdict
 from penstock.routing.reasons import Reason
 from penstock.routing.steering import SteeringAdvice
-from tests.support.api_app import OPERATOR, REGIONS, TOKEN, is_problem, leading, served
+from tests.support.api_app import OPERATOR, REGIONS, TOKEN, client_of, is_problem, leading, served
 from tests.support.paths import PLANET
 from tests.support.reports import MODEL, offered, packed, report
 from tests.support.stores import put
@@ -38,9 +38,9 @@ DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123b
 @pytest.fixture
 async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     write_geoip(tmp_path / "geo.mmdb")
-    app = served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb"))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as client:
+    async with client_of(
+        served(control_plane, Access(TOKEN), GeoIpLookup(tmp_path / "geo.mmdb")), **OPERATOR
+    ) as client:
         yield client
 
 
@@ -139,8 +139,7 @@ async def test_invalid_queries_are_refused(http: httpx.AsyncClient) -> None:
 
 
 async def test_an_address_without_a_database(control_plane: ControlPlane) -> None:
-    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+    async with client_of(served(control_plane, Access(TOKEN)), **OPERATOR) as http:
         await leading(control_plane)
         response = await http.post("/v1/explain", json={"model": MODEL, "origin": "eu-de", "ip": HAMBURG})
         assert is_problem(response, 422)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -14,7 +13,7 @@ from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from lab.memory_store import MemoryStore
-from tests.support.api_app import OPERATOR, TOKEN, new_control_plane, served
+from tests.support.api_app import OPERATOR, TOKEN, client_of, new_control_plane, served
 from tests.support.hundred_regions import MODELS, REGIONS, TENANTS, fleet_reports, write_bundle
 from tests.support.loop_turns import measured_turns
 from tests.support.wait import until
@@ -75,8 +74,7 @@ async def test_no_read_and_no_tick_stalls_the_loop(
     policy = control_plane.view.policy
     assert policy is not None
     longest_s: dict[str, float] = {}
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:
+    async with client_of(app, **OPERATOR) as http:
         asked = reads(app, policy.digest())
         report(control_plane, 2)
         async with measured_turns(monkeypatch) as turns:

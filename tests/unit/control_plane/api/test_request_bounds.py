@@ -29,7 +29,7 @@ from control_plane.api.serving.client_connections import MAX_HEAD_BYTES
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Viewer
 from control_plane.daemon import ControlPlane
-from tests.support.api_app import OPERATOR, TOKEN, served
+from tests.support.api_app import OPERATOR, TOKEN, client_of, served
 from tests.support.loop_turns import measured_turns
 
 MAX_ANSWER_BYTES = 16 * 1024
@@ -79,8 +79,7 @@ def log() -> Iterator[LogCapture]:
 
 @pytest.fixture
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
+    async with client_of(app) as client:
         yield client
 
 
