@@ -69,6 +69,8 @@ class BurstTargets:
         """
         if idle_elsewhere and now - context.received_at < IDLE_REGION_S:
             return None
+        if context.is_batch and not in_turn and self._local.queue.must_queue(context):
+            return None
         return self._place(context, self._otherwise(context, now, in_turn=in_turn), now)
 
     def place_before_spillover(self, context: RequestContext, server: str, now: float) -> LocalAttempt | None:
@@ -138,7 +140,7 @@ class BurstTargets:
         """Return a burst endpoint besides those `tried` that a request uses, and its start; None if it uses none."""
         local, model = self._local, context.model
         pool, terms = local.endpoints.burst_pool(model), self._terms(context.policy, model)
-        if terms is None or not pool.ready or not _may_burst(context, local.region):
+        if terms is None or not pool.ready or not _may_burst(context, local.region, terms):
             return None
         chosen = local.chooser.choose(pool, context.estimate, excluded_endpoints(pool, context) | tried, 0.0, now)
         if not isinstance(chosen, tuple):
@@ -166,7 +168,8 @@ class BurstTargets:
             own_s = pool.service_s / pool.load_without(useless)[0]
             wait_s = max(own_s, wait_s - own_s)
         left_s = context.deadline_at - now
-        if own_s > min(context.received_at + context.max_wait_s - now, left_s):
+        # A job repeats a batch request that was refused, so that the refusal is worth no money.
+        if own_s > min(context.received_at + context.max_wait_s - now, left_s) and not context.is_batch:
             wait_s = inf
         return Otherwise(self._free(model, excluded), wait_s, left_s)
 
@@ -195,13 +198,13 @@ class BurstTargets:
         return None if region is None else region.burst_of(model)
 
 
-def _may_burst(context: RequestContext, region: str) -> bool:
-    """Whether residency permits the region, and a request is neither of a batch nor about objects, which only the
-    endpoint that created them serves."""
+def _may_burst(context: RequestContext, region: str, terms: BurstPool) -> bool:
+    """Whether residency permits the region, and a request is not about objects, which only the endpoint that created
+    them serves, nor of a batch for which policy or this region pays nothing."""
     route = context.request.route
     return (
         region in context.residency.permitted.regions
-        and not context.is_batch
+        and (not context.is_batch or (terms.for_batches is True and context.route_context is None))
         and not context.needs_object
         and not context.client_object
         and not (route is not None and route.creates_objects)

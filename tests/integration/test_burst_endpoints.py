@@ -26,10 +26,11 @@ from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_repor
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, limit_queue
+from tests.support.jobs import EMBEDDINGS, JobClient, job_store
 from tests.support.planet import MODEL, plan
 from tests.support.serverless import ServerlessEndpoint
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import until
+from tests.support.wait import until, until_async
 
 PRICE = BurstPool((MODEL,), cost_per_second=0.5, cold_start_s=0.01, idle_s=60.0)
 """Cheap enough for any wait of a second at the rate of the policies below."""
@@ -316,3 +317,40 @@ async def test_it_serves_what_the_only_other_endpoint_of_the_region_fails(tmp_pa
             assert (await ask(agent)).status >= 429
             assert agent.held() == 0
         assert set(burst.targets) == {"/v1/chat/completions"}
+
+
+@pytest.mark.parametrize(
+    ("price", "latency_ms_per_cost", "burst_requests"),
+    [
+        (replace(PRICE, for_batches=True), 1.0, 1),
+        (PRICE, 1.0, 0),
+        (replace(PRICE, for_batches=True), 1e6, 0),
+    ],
+    ids=["permitted", "not permitted", "costs more"],
+)
+async def test_requests_of_jobs_use_it_where_policy_permits_it_and_its_price_is_less_than_the_wait(
+    tmp_path: Path, price: BurstPool, latency_ms_per_cost: float, burst_requests: int
+) -> None:
+    fields = {"job_store": job_store(tmp_path / "store"), "latency_ms_per_cost": latency_ms_per_cost}
+    async with (
+        ServerlessEndpoint() as burst,
+        full_region(tmp_path, [burst], price, **fields) as (agent, release, _),
+        JobClient(agent.traffic) as client,
+    ):
+        limit_queue(agent, max_wait_s=0.2)
+        accepted = await client.http.post(
+            EMBEDDINGS, json={"model": MODEL, "input": "text"}, headers={"prefer": "respond-async"}
+        )
+        assert accepted.status_code == 202
+        # A request that would wait for too long is refused, and its job repeats it.
+        await until(lambda: bool(burst.targets) or agent.counted().get("deferred", 0.0) >= 1.0)
+        assert len(burst.targets) == burst_requests
+        if not burst_requests:
+            release.set()
+
+        async def has_ended() -> bool:
+            return bool((await client.http.get(f"/v1/jobs/{accepted.json()['id']}")).json()["status"] == "completed")
+
+        await until_async(has_ended)
+        assert burst.targets == [EMBEDDINGS] * burst_requests
+        assert agent.router.burst.requests == ({MODEL: 1} if burst_requests else {})

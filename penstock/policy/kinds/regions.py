@@ -98,6 +98,10 @@ class BurstPool(PolicyStruct, frozen=True):
     """Time (s) without a request after which the provider stops the server: the next request is a cold start."""
     cold_start_s: Annotated[float, bounds(ge=0, le=3600)] = 30.0
     """Expected time (s) of a cold start until one has been measured."""
+    for_batches: bool | UnsetType = UNSET
+    """Whether requests of batches and asynchronous requests that enter in the region use the endpoints, too. They do if
+    no request that precedes them waits, and if a slot is expected later by more than the price counts as latency.
+    Default: false."""
 
 
 class Region(PolicyStruct, frozen=True):
