@@ -24,6 +24,7 @@ from regional_agent.jobs.internal_connection import (
     ConnectionLost,
     InternalRequests,
     InternalResponse,
+    ResponseCut,
     ResponsePart,
     ResponseTooLarge,
 )
@@ -124,6 +125,8 @@ class SharedRun:
         self._beginning: list[bytes] = []
         self._beginning_bytes = 0
         self._is_read = True
+        self._is_cut = False
+        """Whether the stream has failed, and its last part is the error."""
 
     def start(self, head: bytes, body: bytes, on_full: Callable[[], object]) -> None:
         """Start to run the request with `head` and `body`; `on_full` is called when no further client may join."""
@@ -212,6 +215,7 @@ class SharedRun:
             except ConnectionLost as error:
                 log.warning("a shared response was lost", error=str(error))
                 if self._stream is not None:
+                    self._is_cut = isinstance(error, ResponseCut)
                     return None
                 continue
             if found.status < 500:
@@ -263,7 +267,7 @@ class SharedRun:
     def _end_streams(self, clients: list[RunClient], *, complete: bool) -> int:
         """End the streams; returns the number of clients that have received all."""
         for client in clients:
-            client.end(complete=complete)
+            client.end(complete=complete, is_cut=self._is_cut)
         return len(clients) if complete else 0
 
 
@@ -309,15 +313,17 @@ class RunClient(CompleteRequest):
         if not self.is_writable:
             self.behind_bytes += len(part)
 
-    def end(self, *, complete: bool) -> None:
-        """End a stream; one that is not complete is cut."""
+    def end(self, *, complete: bool, is_cut: bool) -> None:
+        """End a stream as that of one client: one that is neither complete nor cut after its error breaks off."""
         response, connection = self._response, self.client.connection
         assert response is not None
-        if complete:
-            response.end()
-            connection.finished(keep_alive=response.keep_alive)
-        else:
+        if not complete and not is_cut:
             connection.abort()
+            return
+        if is_cut:
+            response.cut()
+        response.end()
+        connection.finished(keep_alive=complete and response.keep_alive)
 
     def end_with_error(self, refusal: Refusal) -> None:
         """End the stream of one client with an error."""

@@ -58,6 +58,10 @@ class ResponseTooLarge(ConnectionLost):
     """The response is larger than the limit."""
 
 
+class ResponseCut(ConnectionLost):
+    """The response is a stream that failed: its last event is the error, as a client would receive it."""
+
+
 class InternalRequests:
     """Sends requests to one application in this process."""
 
@@ -92,6 +96,7 @@ class InternalRequests:
 
         Raises:
             ConnectionLost: the response ended early.
+            ResponseCut: so did a stream, whose last part is the error.
             ResponseTooLarge: the response exceeds the limit.
         """
         connection = self._idle.pop() if self._idle else _Connection(self._state, self._application, self._memory)
@@ -142,9 +147,13 @@ class _Connection(asyncio.Transport):
         response = self._response = self._loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._headers, self._body, self._body_bytes, self._max_bytes = {}, [], 0, max_bytes
+        self._connection.transport.is_cut = False
         self._connection.data_received(request)
         try:
-            return cast(InternalResponse, await response)
+            found = cast(InternalResponse, await response)
+            if self._connection.transport.is_cut:
+                raise ResponseCut("the stream ended with an error")
+            return found
         finally:
             self._response = None
             self._body = []
