@@ -43,7 +43,6 @@ from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 _SELECTION: Final = SpanEvent.SELECTION
 _QUEUE: Final = SpanEvent.QUEUE
-_SENT: Final = SpanEvent.SENT
 _OK: Final = Outcome.OK
 _REVOKED: Final = Outcome.REVOKED
 _SATURATED: Final = Reason.SATURATED
@@ -120,29 +119,30 @@ class Exchange(AttemptOwner):
     # one attempt
 
     def _go_to(self, attempt: Attempt, now: float) -> None:
+        self.enter(AWAITING)
         self._sink.start(attempt)
         trace, address = self.context.trace, attempt.address
         if trace is not None:
             now = self._proxy.clock()
             trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
-        if self._target.take_idle(attempt):
-            self._send(attempt, now)
-        else:
+        if not self._target.send(attempt, self._sink, now):
             self.enter(CONNECTING)
             self._target.connect(attempt, self._sink)
-
-    def _send(self, attempt: Attempt, now: float) -> None:
-        self.enter(AWAITING)
-        trace = self.context.trace
-        if trace is not None:
-            trace.note(_SENT, now)
-        self._target.send(attempt, self._sink, now)
-        if self.context.is_batch and isinstance(attempt, LocalAttempt):
-            self._proxy.router.queue.running_batch.began(attempt, self)
+        elif self.context.is_batch:
+            self._may_yield(attempt)
 
     def on_connected(self) -> None:
         """Send the request over the new connection."""
-        self._send(self._sink.current, self._proxy.clock())
+        self.enter(AWAITING)
+        attempt = self._sink.current
+        self._target.send(attempt, self._sink, self._proxy.clock())
+        if self.context.is_batch:
+            self._may_yield(attempt)
+
+    def _may_yield(self, attempt: Attempt) -> None:
+        """Let requests with a priority end a batch request, whose slot they need."""
+        if isinstance(attempt, LocalAttempt):
+            self._proxy.router.queue.running_batch.began(attempt, self)
 
     def retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""

@@ -16,6 +16,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
@@ -24,6 +25,9 @@ from regional_agent.websocket.websocket_offer import handshake_lines
 STALE_S: Final = 1.0
 """Time (s) after a request was sent within which the close of a reused connection is attributed to the server, which
 was already closing it."""
+
+_SENT: Final = SpanEvent.SENT
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 
@@ -59,13 +63,6 @@ class TargetConnection:
         self.waits_since = 0.0
         """Time (s) at which data last arrived from the target, or a wait for the target began."""
 
-    def take_idle(self, attempt: Attempt) -> bool:
-        """Take an idle connection to the target of `attempt`; returns whether there is one."""
-        if self._request.reader is not None and is_converted(self._request, attempt):
-            return False
-        self.upstream = self._pool(attempt).take(attempt.address)
-        return self.upstream is not None
-
     def connect(self, attempt: Attempt, sink: TargetSink) -> None:
         """Open a new connection to the target of `attempt`, and report the result to `sink`."""
         self._connecting = asyncio.create_task(self._connect(attempt, sink))
@@ -88,10 +85,20 @@ class TargetConnection:
     def _pool(self, attempt: Attempt) -> UpstreamPool:
         return self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
 
-    def send(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
-        """Send the request over the connection; `sink` receives the response. `now` in s."""
+    def send(self, attempt: Attempt, sink: TargetSink, now: float) -> bool:
+        """Send the request over the connection, or an idle one to the target; returns False if there is none.
+
+        Args:
+            sink: receives the response.
+            now: by the agent's clock (s).
+        """
         context, connection = self._context, self.upstream
-        assert connection is not None
+        if connection is None and (self._request.reader is None or not is_converted(self._request, attempt)):
+            connection = self.upstream = self._pool(attempt).take(attempt.address)
+        if connection is None:
+            return False
+        if context.trace is not None:
+            context.trace.note(_SENT, now)
         self.sent_at, self._time_limits = now, None
         ledger = self._proxy.recorder.ledger
         if ledger is not None and not context.is_in_ledger:
@@ -129,6 +136,7 @@ class TargetConnection:
             connection.send_partial(sink, data, bytes(request.body), chunked=request.length is None)
             if connection.writable:
                 self._client.resume_reading()
+        return True
 
     def send_body(self, chunk: bytes) -> None:
         """Keep a part of a large body while it fits, and forward it if the request has been sent."""

@@ -132,8 +132,8 @@ class Router:
         if now < suspects.until and not (context.attempts or context.broken) and context.request.whole:
             context.may_end_engines = suspects.includes(context.estimate.tenant, context.request.body, now)
             context.broken = (MAX_BROKEN - 1) * context.may_end_engines
-        if context.failures_left <= 0:
-            failed = context.broken + context.failed_elsewhere
+        failed = context.broken + context.failed_elsewhere
+        if failed and context.failures_left <= 0:
             detail = f"{failed} engines failed after they received the request, which may be the cause"
             return Refusal(_ENGINE_FAILED, detail)
         if context.route_context is None and len(context.tried_endpoints) >= MAX_BROKEN:
