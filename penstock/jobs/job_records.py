@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,11 @@ from penstock.tenancy.permissions import Patterns
 
 MAX_ERRORS: Final = 100
 """Maximum number of problems of lines that are kept; further ones are not looked for."""
+
+MIN_SECONDS: Final = 3600
+MAX_SECONDS: Final = 2_592_000
+"""Limits (s) of the age of a file, as those of `expires_after` in
+https://platform.openai.com/docs/api-reference/files/create."""
 
 
 class JobSender(msgspec.Struct, frozen=True):
@@ -37,6 +42,13 @@ class FilePart(msgspec.Struct, frozen=True):
     """Number of lines; a part has whole lines only."""
 
 
+class ExpiresAfter(msgspec.Struct, frozen=True):
+    """The age at which a file expires, as its tenant sets it."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, msgspec.Meta(ge=MIN_SECONDS, le=MAX_SECONDS)]
+
+
 class FileRecord(msgspec.Struct, frozen=True):
     """A file. It exists once this record does, and its parts are written before."""
 
@@ -54,6 +66,17 @@ class FileRecord(msgspec.Struct, frozen=True):
     """The first line with each `url`."""
     expires_at: int | None = None
     """Unix time (s) that the tenant has set; None: the file is kept as long as the store keeps files."""
+
+
+def expires_at(record: FileRecord, retention_s: float) -> int:
+    """Unix time (s) at which a file expires: by its own age or by `JobStore.retention_s`, whichever is first."""
+    by_age = record.created_at + int(retention_s)
+    return by_age if record.expires_at is None else min(record.expires_at, by_age)
+
+
+def expiring_since(record: FileRecord, retention_s: float) -> float:
+    """The Unix time (s) by whose mark a file is deleted once it expires."""
+    return expires_at(record, retention_s) - retention_s
 
 
 class BatchRecord(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.jobs.file_expiry import ExpiresAfter
+from penstock.jobs.job_records import ExpiresAfter
 
 LIFETIME_S: Final = 86_400
 """Time (s) after its creation for which an upload can be completed."""

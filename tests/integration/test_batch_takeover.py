@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
-from penstock.jobs import claims, region_marks, store_paths
+from penstock.jobs import claims, store_paths
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
@@ -185,7 +185,7 @@ async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
         worker = dead.jobs.worker
         for task in (*worker._tasks.values(), *dead.jobs._tasks):
             task.cancel()
-        monkeypatch.setattr(region_marks, "LOST_S", 0.5)
+        monkeypatch.setattr(claims, "LOST_S", 0.5)
         ended = await elsewhere.ended(batch)
         lines = await elsewhere.lines(ended["output_file_id"])
         assert sorted(each["custom_id"] for each in lines) == [f"r{number}" for number in range(5)]

@@ -12,8 +12,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
-from penstock.jobs.file_expiry import ExpiresAfter
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, ExpiresAfter, FileRecord, JobSender
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore

@@ -11,8 +11,7 @@ import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.file_expiry import expires_at, expiring_since
-from penstock.jobs.job_records import FileRecord
+from penstock.jobs.job_records import FileRecord, expires_at, expiring_since
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.file_store import MAX_UPLOAD_S
 from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord

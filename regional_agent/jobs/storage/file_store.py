@@ -8,8 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.jobs import store_paths
-from penstock.jobs.file_expiry import expires_at, expiring_since
-from penstock.jobs.job_records import FilePart, FileRecord
+from penstock.jobs.job_records import FilePart, FileRecord, expires_at, expiring_since
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.uploads.input_file import InputPart

@@ -14,7 +14,7 @@ import structlog
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.region_marks import RegionMarks
+from penstock.jobs.claims import RegionMarks
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
 
 BEAT_S: Final = 30.0

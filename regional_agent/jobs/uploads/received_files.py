@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from penstock.jobs import store_paths
-from penstock.jobs.file_expiry import ExpiresAfter
+from penstock.jobs.job_records import ExpiresAfter
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import UploadRecord
 from penstock.policy.kinds.jobs import JobStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.jobs.region_marks import LOST_S, RegionMarks
+from penstock.jobs.claims import LOST_S, RegionMarks
 
 
 def test_a_region_is_lost_while_its_mark_stays_the_same() -> None:
