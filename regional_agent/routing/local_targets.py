@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from penstock.health.engine_kinds import ENGINES
@@ -11,7 +12,7 @@ from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededT
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.hot_prefixes import SHORTEST, HotPrefixes
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
-from penstock.routing.reasons import ConsideredEndpoint, Reason
+from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -246,6 +247,37 @@ class LocalTargets:
     def needed_tokens(self, context: RequestContext) -> NeededTokens:
         """Return the context length that a request needs."""
         return needed_tokens(self.chooser.expectations, context.model, context.estimate.ask)
+
+    def exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:
+        """Exclude the regions whose context length is too short for a request, as far as it is known."""
+        surely = self.needed_tokens(context).surely
+        for region in context.residency.permitted.regions:
+            if 0 < views[region].context_tokens < surely:
+                context.tried(region, _TOO_LONG)
+
+    def too_long_for_all(self, context: RequestContext, views: Mapping[str, RegionView]) -> Refusal | None:
+        """Refuse a request that is too long for every permitted region that serves the model.
+
+        None for another request, and while a region is away whose endpoints were long enough.
+        """
+        tried = context.tried_regions
+        if _TOO_LONG not in tried.values():
+            return None
+        regions = context.residency.permitted.regions
+        surely = self.needed_tokens(context).surely
+        others = [views[region] for region in regions if tried.get(region) is not _TOO_LONG]
+        if any(view.ready or view.context_tokens >= surely for view in others):
+            return None
+        return self.too_long(context, max(views[region].context_tokens for region in regions))
+
+    def too_long(self, context: RequestContext, largest: int) -> Refusal:
+        """Refuse a request for which the largest context length, of `largest` tokens, is too short."""
+        tokens = self.needed_tokens(context).surely
+        return Refusal(
+            _TOO_LONG,
+            f"this model's maximum context length is {largest} tokens, and the request needs more than {tokens}, its"
+            " answer included; shorten the prompt or lower max_tokens",
+        )
 
     def serving(
         self, context: RequestContext, endpoint: Endpoint, kind: str, now: float, spared_s: float = 0.0

@@ -287,7 +287,7 @@ class Router:
         if not isinstance(target, Reason):
             return target
         if target is _TOO_LONG:
-            return self._too_long(context, self.local.endpoints.pool(context.model).largest_context)
+            return self.local.too_long(context, self.local.endpoints.pool(context.model).largest_context)
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
@@ -331,7 +331,7 @@ class Router:
             )
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
-                return self._too_long_for_all(context, views) or decision
+                return self.local.too_long_for_all(context, views) or decision
             where = decision.choice
             if where.region == self.region:
                 target = self.local.place(context, where.why, now, in_turn=in_turn)
@@ -346,7 +346,7 @@ class Router:
                 return target
             context.tried(where.region, target)
             if target is _TOO_LONG:
-                self._exclude_shorter(context, views)
+                self.local.exclude_shorter(context, views)
 
     def _batch_target(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Select the cheapest region with idle slots; if its agent refuses, exclude it and select again."""
@@ -373,7 +373,7 @@ class Router:
             )
             decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
-                return self._too_long_for_all(context, views) or decision
+                return self.local.too_long_for_all(context, views) or decision
             where = decision.choice
             if where.region == self.region:
                 target: Attempt | Reason = local.place(context, where.why, now)
@@ -383,7 +383,7 @@ class Router:
                 return target
             context.tried(where.region, target)
             if target is _TOO_LONG:
-                self._exclude_shorter(context, views)
+                self.local.exclude_shorter(context, views)
 
     def batch_work(self, policy: Policy, model: str, body_bytes: int | None = None) -> BatchWork | None:
         """Return what a batch request uses, as far as it was measured here; None if the policy lacks the model.
@@ -409,36 +409,6 @@ class Router:
         work = PromptWork(context.model, self.local.chooser.block_s(estimate), estimate.work.prefill_s)
         waits_s = {region: views[region].expected_wait_s for region in others}
         return spared_elsewhere(policy, self.region, work, held, waits_s)
-
-    def _exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:
-        """Exclude the regions whose context length is too short for a request, as far as it is known."""
-        surely = self.local.needed_tokens(context).surely
-        for region in context.residency.permitted.regions:
-            if 0 < views[region].context_tokens < surely:
-                context.tried(region, _TOO_LONG)
-
-    def _too_long_for_all(self, context: RequestContext, views: Mapping[str, RegionView]) -> Refusal | None:
-        """Refuse a request that is too long for every permitted region that serves the model.
-
-        None for another request, and while a region is away whose endpoints were long enough.
-        """
-        tried = context.tried_regions
-        if _TOO_LONG not in tried.values():
-            return None
-        regions = context.residency.permitted.regions
-        surely = self.local.needed_tokens(context).surely
-        others = [views[region] for region in regions if tried.get(region) is not _TOO_LONG]
-        if any(view.ready or view.context_tokens >= surely for view in others):
-            return None
-        return self._too_long(context, max(views[region].context_tokens for region in regions))
-
-    def _too_long(self, context: RequestContext, largest: int) -> Refusal:
-        tokens = self.local.needed_tokens(context).surely
-        return Refusal(
-            _TOO_LONG,
-            f"this model's maximum context length is {largest} tokens, and the request needs more than {tokens}, its"
-            " answer included; shorten the prompt or lower max_tokens",
-        )
 
     def _planned_choice(self, context: RequestContext, now: float) -> RegionChoice | None:
         """Return the plan's region for a request without attempts; None if the plan alone does not decide."""
