@@ -26,8 +26,6 @@ from regional_agent.picker.http2_frames import (
     HEAD_BYTES,
     HEADERS,
     MAX_FRAME_BYTES,
-    MAX_STREAM,
-    MAX_WINDOW_BYTES,
     PROTOCOL_ERROR,
     RST_STREAM,
     SETTINGS,
@@ -39,7 +37,6 @@ CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Bytes that Envoy may send on all streams of a connection before the picker has read them; 64 KiB on each stream."""
 
 _PING_BYTES: Final = 8
-_PRIORITY_BYTES: Final = 5
 _SHRINK_TABLE: Final = b"\x20"
 """The change of a dynamic table to size 0, which a client can require before the next header block."""
 
@@ -171,7 +168,7 @@ class GrpcConnection:
     def go_away(self) -> None:
         """Ask the client to open its next streams on another connection; open ones continue."""
         if self._transport is not None:
-            self._transport.write(http2.goaway_frame(MAX_STREAM, http2.NO_ERROR))
+            self._transport.write(http2.goaway_frame(http2.MAX_STREAM, http2.NO_ERROR))
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -222,7 +219,7 @@ class GrpcConnection:
             if end - begin < size:
                 break
             kind, flags = data[at + 3], data[at + 4]
-            number = (data[at + 5] << 24 | data[at + 6] << 16 | data[at + 7] << 8 | data[at + 8]) & MAX_STREAM
+            number = (data[at + 5] << 24 | data[at + 6] << 16 | data[at + 7] << 8 | data[at + 8]) & http2.MAX_STREAM
             at = begin + size
             self._process(kind, flags, number, data[begin:at])
         self._rest = data[at:]
@@ -299,11 +296,7 @@ class GrpcConnection:
     def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
         if not number & 1:
             raise Http2Error(PROTOCOL_ERROR, "HEADERS for a stream that a client cannot open")
-        block = http2.unpadded(payload, flags)
-        if flags & http2.PRIORITIZED:
-            if len(block) < _PRIORITY_BYTES:
-                raise Http2Error(http2.FRAME_SIZE_ERROR, "HEADERS ends within its priority")
-            block = block[_PRIORITY_BYTES:]
+        block = http2.header_block(payload, flags)
         if flags & END_HEADERS:
             self._on_block(number, block, ends=bool(flags & END_STREAM))
         else:
@@ -350,12 +343,12 @@ class GrpcConnection:
             stream = self._stream(number, "WINDOW_UPDATE")
             if stream is not None:
                 stream.granted_bytes += grown
-                if self._stream_window + stream.granted_bytes > MAX_WINDOW_BYTES:
+                if self._stream_window + stream.granted_bytes > http2.MAX_WINDOW_BYTES:
                     raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
                 self._to_write[number] = stream
         else:
             self._send_window += grown
-            if self._send_window > MAX_WINDOW_BYTES:
+            if self._send_window > http2.MAX_WINDOW_BYTES:
                 raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of the connection is too large")
             self._unblocks = True
 
@@ -369,7 +362,7 @@ class GrpcConnection:
         if window > self._stream_window:
             # The setting applies to open streams too (RFC 9113, section 6.9.2).
             most_granted = max((stream.granted_bytes for stream in self._streams.values()), default=0)
-            if window + most_granted > MAX_WINDOW_BYTES:
+            if window + most_granted > http2.MAX_WINDOW_BYTES:
                 raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
         self._stream_window, self._unblocks = window, True
         if any(name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES for name, value in settings):

@@ -41,6 +41,8 @@ PADDED: Final = 8
 PRIORITIZED: Final = 32
 """Flags of frames."""
 
+_PRIORITY_BYTES: Final = 5
+
 HEADER_TABLE_SIZE: Final = 1
 MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
@@ -131,3 +133,13 @@ def unpadded(payload: bytes, flags: int) -> bytes:
         raise Http2Error(PROTOCOL_ERROR, "a frame has more padding than bytes")
     end = len(payload) - payload[0]
     return payload[1:end]
+
+
+def header_block(payload: bytes, flags: int) -> bytes:
+    """Return the block of a HEADERS frame without its padding and priority; raises Http2Error if it has no more."""
+    block = unpadded(payload, flags)
+    if not flags & PRIORITIZED:
+        return block
+    if len(block) < _PRIORITY_BYTES:
+        raise Http2Error(FRAME_SIZE_ERROR, "HEADERS ends within its priority")
+    return block[_PRIORITY_BYTES:]
