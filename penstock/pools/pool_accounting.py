@@ -220,10 +220,15 @@ class PoolAccount(PoolTotals, Generic[Member]):
         """Whether some endpoint may take one more request."""
         return any(view.takes_more for view in self.views)
 
-    def load_without(self, names: Container[str]) -> tuple[int, int]:
-        """Return slots and requests of the endpoints that may take a request, without those of these names."""
-        able = [view for view in self.views if view.ready and not view.draining and view.name not in names]
-        return sum([view.slots for view in able]), sum([view.in_flight for view in able])
+    def load_without(self, names: Container[str]) -> tuple[int, int, float]:
+        """Return slots, requests and mean service time (s) of the endpoints that may take a request, without those of
+        these names."""
+        ready = [each for each in self.endpoints if each.view.ready and not each.view.draining]
+        able = [each for each in ready if each.name not in names]
+        mean_s = self.service_s
+        times = [(each.view.slots, mean_s if each.service_s is None else each.service_s) for each in able]
+        in_flight = sum([each.view.in_flight for each in able])
+        return sum([slots for slots, _ in times]), in_flight, pool_service_s(times, mean_s)
 
     def set_endpoints(self, endpoints: list[Member], near: frozenset[int] = frozenset()) -> None:
         """Replace the members. The caller calls `recount` afterwards.

@@ -165,7 +165,8 @@ class BurstTargets:
         wait_s = own_s = local.queue.wait_s(model, pool, useless)
         if in_turn and wait_s < inf:
             # The head of the queue waits for one slot, and what it saves are the waits of all behind it.
-            own_s = pool.service_s / pool.load_without(useless)[0]
+            slots, _, service_s = pool.load_without(useless)
+            own_s = service_s / slots
             wait_s = max(own_s, wait_s - own_s)
         left_s = context.deadline_at - now
         # A job repeats a batch request that was refused, so that the refusal is worth no money.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from penstock.health.engine_kinds import ENGINES
@@ -73,11 +74,23 @@ class LocalTargets:
         )
         return self.chooser.consider(self.endpoints.pool(model.name), model, tenant, session, now) + refused
 
-    def view(self, model: str) -> RegionView:
-        """Return this region's view for one model, for region selection."""
+    def view(self, model: str, context: RequestContext | None = None) -> RegionView:
+        """Return this region's view for one model, for region selection; for one request with its `context`."""
         pool = self.endpoints.pool(model)
-        longest, wait_s = pool.largest_context, self.queue.wait_s(model, pool)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=longest)
+        longest = pool.largest_context
+        unable = NO_ENDPOINTS
+        # Most requests can be served by each endpoint.
+        if context is not None and (
+            pool.contexts or pool.renaming or context.estimate.adapter or context.subset or context.extends_text
+        ):
+            unable = self.unable(context, pool)
+        wait_s = self.queue.wait_s(model, pool, unable)
+        return RegionView(RegionState.HEALTHY, wait_s < inf, expected_wait_s=wait_s, context_tokens=longest)
+
+    def wait_s(self, context: RequestContext) -> float:
+        """Return the time (s) that one more request like this one would wait."""
+        pool = self.endpoints.pool(context.model)
+        return self.queue.wait_s(context.model, pool, self.unable(context, pool))
 
     def batch_room(self, context: RequestContext) -> int:
         """Return how many batch requests like one may start in this region now."""
@@ -89,8 +102,12 @@ class LocalTargets:
     def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
         """Whether an endpoint besides those `tried` is ready that can serve a request."""
         pool = self.endpoints.pool(context.model)
-        unfit = _unfit_endpoints(pool, context) | self.too_short(context, pool)
-        return any(view.ready and view.name not in tried and view.name not in unfit for view in pool.views)
+        unable = self.unable(context, pool)
+        return any(view.ready and view.name not in tried and view.name not in unable for view in pool.views)
+
+    def unable(self, context: RequestContext, pool: EndpointPool) -> frozenset[str]:
+        """Return the endpoints of a pool that cannot serve a request, however free they are."""
+        return _unfit_endpoints(pool, context) | self.too_short(context, pool)
 
     def too_short(self, context: RequestContext, pool: EndpointPool) -> frozenset[str]:
         """Return the endpoints of a pool whose context length is too short for a request."""
@@ -115,7 +132,7 @@ class LocalTargets:
         Returns 0 if the request cannot wait as long as the region expects: no cache is worth a refusal.
         """
         model = context.model
-        wait_s, known = self.queue.wait_s(model), context.policy.models.get(model)
+        wait_s, known = self.wait_s(context), context.policy.models.get(model)
         if known is None or now + wait_s > context.received_at + context.max_wait_s:
             return 0.0
         if self.queue.waiting_here(model) >= known.queueing.max_length:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead, remote_head
+from penstock.admission.places_ahead import places_of
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
@@ -60,11 +62,18 @@ Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
 class Waiter:
     """A waiting request, with the functions that select its target and that receive it."""
 
-    def __init__(self, context: RequestContext, select: Select, on_target: OnTarget) -> None:
-        """`select` may be called repeatedly while the request waits, `on_target` at most once."""
+    def __init__(
+        self, context: RequestContext, select: Select, on_target: OnTarget, unable: frozenset[str] = NO_ENDPOINTS
+    ) -> None:
+        """`select` may be called repeatedly while the request waits, `on_target` at most once.
+
+        Args:
+            unable: names of the endpoints that cannot serve the request.
+        """
         self.context = context
         self.select = select
         self.on_target = on_target
+        self.unable = unable
 
 
 QueueEntry = QueuedRequest[Waiter]
@@ -96,6 +105,8 @@ class QueueDispatcher:
         self._on_waited = on_waited
         self._on_displaced = on_displaced
         self._queues: dict[str, ModelQueue[Waiter]] = {}
+        self._restricted: dict[str, Counter[frozenset[str]]] = {}
+        """By model, the waiting requests with a priority that not every endpoint can serve, by those that cannot."""
         self._work = shared_load.work
         self.running_batch = RunningBatch(endpoints, shared_load, on_preempted)
         """The batch requests of this agent that run in this region."""
@@ -177,11 +188,26 @@ class QueueDispatcher:
         """
         if pool is None:
             pool = self._endpoints.pool(model)
-        slots, in_flight = pool.load_without(without) if without else (pool.slots, pool.in_flight)
-        load = in_flight + self.waiting(model)
-        if load >= slots:
-            load -= self.running_batch.preemptible(model)
-        return expected_wait_s(load, slots, pool.service_s)
+        return self._wait_behind(model, pool, without, self.waiting(model))
+
+    def _wait_behind(
+        self, model: str, pool: EndpointPool, unable: frozenset[str], ahead: int, *, preempts: bool = True
+    ) -> float:
+        """Time (s) until a request behind `ahead` waiting ones starts at an endpoint that can serve it."""
+        restricted = self._restricted.get(model)
+        if not unable and not restricted:
+            load = pool.in_flight + ahead
+            if preempts and load >= pool.slots:
+                load -= self.running_batch.preemptible(model)
+            return expected_wait_s(load, pool.slots, pool.service_s)
+        wait_s = inf
+        for places in places_of(pool.positions.keys(), unable, restricted or {}, ahead):
+            slots, in_flight, service_s = pool.load_without(places.without)
+            load = in_flight + places.ahead
+            if preempts and load >= slots:
+                load -= self.running_batch.preemptible(model, places.without)
+            wait_s = min(wait_s, expected_wait_s(load, slots, service_s))
+        return wait_s
 
     def must_queue(self, context: RequestContext) -> bool:
         """Whether a request that waits at an agent of the region precedes the request of `context`."""
@@ -201,6 +227,7 @@ class QueueDispatcher:
         now: float,
         *,
         elsewhere: bool = False,
+        unable: frozenset[str] = NO_ENDPOINTS,
     ) -> QueueEntry | Refusal:
         """Add a request to the queue of its model, unless it would wait too long.
 
@@ -210,6 +237,7 @@ class QueueDispatcher:
             on_target: called with the target or the refusal, not within this call.
             elsewhere: another region is likely to grant a credit soon, so a request whose wait here is too long still
                 waits for up to CREDIT_WAIT_S.
+            unable: names of the endpoints that cannot serve the request.
         """
         model = context.model
         pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
@@ -218,12 +246,13 @@ class QueueDispatcher:
             queue.use(known.queueing)
             if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
-        entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
+        entry = _entry(Waiter(context, select, on_target, unable), size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
         is_batch = context.is_batch
-        load = pool.in_flight + ahead - (0 if is_batch else self.running_batch.preemptible(model))
-        wait_s = expected_wait_s(load, pool.slots, pool.service_s) if pool.ready else 0.0
+        wait_s = self._wait_behind(model, pool, unable, ahead, preempts=not is_batch) if pool.ready else 0.0
+        if wait_s == inf:
+            wait_s = 0.0
         if now + wait_s > entry.leave_at:
             if not elsewhere:
                 has_waited = f"the request arrived {now - context.received_at:.0f} s ago, and "
@@ -238,6 +267,8 @@ class QueueDispatcher:
             self._left(victim, now, QueueOutcome.ABANDONED)
             refusal = _refusal("the queue is full and other requests have precedence", wait_s)
             asyncio.get_running_loop().call_soon(victim.item.on_target, refusal)
+        if unable and not is_batch:
+            self._restricted.setdefault(model, Counter())[unable] += 1
         self._shared_load.publish()
         self._set_timer()
         if pool.has_room:
@@ -374,27 +405,35 @@ class QueueDispatcher:
             for model, queue in list(self._queues.items()):
                 for entry in queue.expire(now):
                     self._left(entry, now, QueueOutcome.ABANDONED)
-                    entry.item.on_target(self._timeout_refusal(entry.item.context, now))
+                    entry.item.on_target(self._timeout_refusal(entry.item, now))
                 self._dispatch(model, queue, elsewhere=True)
         finally:
             self._set_timer()
 
-    def _timeout_refusal(self, context: RequestContext, now: float) -> Refusal:
+    def _timeout_refusal(self, waiter: Waiter, now: float) -> Refusal:
+        context = waiter.context
         waited_s = now - context.received_at
         if now >= context.deadline_at:
             return Refusal(
                 Reason.DEADLINE_PASSED, f"no endpoint had room within {waited_s:.1f} s, the request's deadline"
             )
-        if not self._endpoints.pool(context.model).ready:
+        wait_s = self.wait_s(context.model, without=waiter.unable)
+        if wait_s == inf:
             detail = f"no endpoint became ready within {waited_s:.0f} s"
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return _refusal(f"the request waited {waited_s:.0f} s in the queue", self.wait_s(context.model))
+        return _refusal(f"the request waited {waited_s:.0f} s in the queue", wait_s)
 
     def _set_timer(self) -> None:
         if self._timer is None and any(self._queues.values()):
             self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
     def _left(self, entry: QueueEntry, now: float, outcome: QueueOutcome) -> None:
+        unable, model = entry.item.unable, entry.item.context.model
+        if unable and not entry.item.context.is_batch:
+            restricted = self._restricted[model]
+            restricted[unable] -= 1
+            if not restricted[unable]:
+                del restricted[unable]
         self._on_waited(entry.item.context.model, now - entry.since, outcome, entry.priority)
 
 

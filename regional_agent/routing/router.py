@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from math import inf
 from random import Random
 from typing import Final
 
@@ -106,12 +107,12 @@ class Router:
 
     def _views_for(self, context: RequestContext, now: float) -> dict[str, RegionView]:
         """Return the views of the regions that a request may use. A region that cannot serve it is not ready."""
-        views = self.views(context.residency.permitted.regions, context.model, now)
-        if not context.extends_text:
-            return views
-        extends = {region: view.extends_text for region, view in views.items()}
-        extends[self.region] = self.local.endpoints.pool(context.model).extends_text
-        return {region: replace(view, ready=view.ready and extends[region]) for region, view in views.items()}
+        view, model = self._peers.view, context.model
+        views = {region: view(region, model, now) for region in context.residency.permitted.regions}
+        if context.extends_text:
+            views = {region: replace(each, ready=each.ready and each.extends_text) for region, each in views.items()}
+        views[self.region] = self.local.view(model, context)
+        return views
 
     def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Attempt | Refusal:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
@@ -205,11 +206,11 @@ class Router:
             return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)
         is_away = elsewhere and context.is_batch
-        pool = self.local.endpoints.pool(context.model)
-        is_ready = pool.ready > 0 and (pool.extends_text or not context.extends_text)
+        is_ready = self.local.wait_s(context) < inf
         if not (is_ready or is_away or self.awaits_endpoint(context)):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
-        return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
+        unable = self.local.unable(context, self.local.endpoints.pool(context.model))
+        return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere, unable=unable)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
         """Whether a request may wait for an endpoint of this region, of which none is ready."""
@@ -291,7 +292,7 @@ class Router:
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self.queue.wait_s(context.model)))
+        return Refusal(target, detail, retry_after_s=retry_after_s(self.local.wait_s(context)))
 
     def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Select the region; if it is full or unreachable, exclude it and select again."""

@@ -74,12 +74,16 @@ class RunningBatch:
     def _ended(self, attempt: LocalAttempt) -> None:
         self._running.pop(attempt, None)
 
-    def preemptible(self, model: str) -> int:
-        """Return how many running batch requests of the region may end for requests for a model."""
+    def preemptible(self, model: str, excluded: Container[str] = ()) -> int:
+        """Return how many running batch requests of the region may end for requests for a model.
+
+        Args:
+            excluded: names of endpoints that cannot serve these.
+        """
         elsewhere = self._shared_load.remote_batch
         if not self._running and not elsewhere:
             return 0
-        return len(self._candidates(model)) + self._in_pool(model, elsewhere)
+        return len(self._candidates(model, excluded)) + self._in_pool(model, elsewhere, excluded)
 
     def _candidates(self, model: str, excluded: Container[str] = ()) -> list[LocalAttempt]:
         names = self._endpoints.pool(model).positions
@@ -89,9 +93,9 @@ class RunningBatch:
             if attempt.endpoint_name in names and attempt.endpoint_name not in excluded and self._may_end(attempt)
         ]
 
-    def _in_pool(self, model: str, by_endpoint: Mapping[str, int]) -> int:
+    def _in_pool(self, model: str, by_endpoint: Mapping[str, int], excluded: Container[str] = ()) -> int:
         names = self._endpoints.pool(model).positions
-        return sum(count for name, count in by_endpoint.items() if name in names)
+        return sum(count for name, count in by_endpoint.items() if name in names and name not in excluded)
 
     def make_room(self, model: str, waiting: int, excluded: Container[str] = ()) -> bool:
         """End as many requests as others need; see `batch_preemption`. Returns whether one has ended.

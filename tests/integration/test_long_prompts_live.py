@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ import msgspec
 
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import ask, code
+from tests.support.chats import ask, code, limit_queue
 from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
@@ -108,3 +109,42 @@ async def test_another_region_serves_what_is_too_long_here(tmp_path: Path) -> No
         refused = await ask(origin, body=chat(100, 90_000))
         assert (refused.status, code(refused.body)) == (400, "context_length_exceeded")
         assert (near.served, far.served) == (1, 1)
+
+
+@asynccontextmanager
+async def occupied(agent: Agent, name: str) -> AsyncIterator[None]:
+    """Occupy all slots of an endpoint."""
+    (endpoint,) = [each for each in agent.endpoints.every() if each.name == name]
+    for _ in range(endpoint.view.slots):
+        endpoint.take()
+    yield
+    for _ in range(endpoint.view.slots):
+        endpoint.give_back()
+    agent.queue.room_appeared()
+
+
+async def test_a_long_prompt_is_refused_at_once_if_the_long_endpoints_are_busy_for_too_long(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, [LimitedEngine(4_096), LimitedEngine(32_768)]) as agent,
+        occupied(agent, "gpu-1"),
+    ):
+        limit_queue(agent, max_wait_s=1.0)
+        refused = await ask(agent, body=chat(100, 8_000))
+        assert (refused.status, code(refused.body)) == (429, "saturated")
+        assert float(refused.headers["retry-after"]) >= 1.0
+        assert agent.waited() == {}
+
+
+async def test_a_short_prompt_does_not_count_long_ones_that_leave_its_endpoints_free(tmp_path: Path) -> None:
+    small, large = LimitedEngine(4_096), LimitedEngine(32_768)
+    async with serving(tmp_path, [small, large]) as agent:
+        async with occupied(agent, "gpu-1"):
+            long_ones = [asyncio.create_task(ask(agent, body=chat(100, 8_000))) for _ in range(6)]
+            await until(lambda: agent.waiting() == 6)
+            limit_queue(agent, max_wait_s=0.5)
+            # All of them precede it.
+            assert (await ask(agent, "x-penstock-priority: -1", body=chat(100, 100))).status == 200
+            assert (small.served, large.served) == (1, 0)
+        assert [answer.status for answer in await asyncio.gather(*long_ones)] == [200] * 6
+        assert agent.waiting() == 0
+        assert not any(agent.queue._restricted.values())
