@@ -23,6 +23,9 @@ longest terrestrial round trips take less than 0.4 s."""
 TLS_TIMEOUT_S: Final = 3.0
 """Default time limit (s) of connecting with TLS, whose handshake takes two more round trips and some computation."""
 
+STALL_S: Final = 0.1
+"""Delay (s) of the end of a time limit from which the process stalled."""
+
 MAX_IDLE_PER_ADDRESS: Final = 64
 """Maximum number of idle connections to one address."""
 
@@ -147,14 +150,23 @@ class UpstreamPool(ConnectionOwner):
         return sum([len(idle) for idle in self._idle.values()])
 
     async def connect(self, address: Address, timeout_s: float | None = None) -> UpstreamConnection:
-        """Open a new connection; raises ConnectFailed."""
+        """Open a new connection; raises ConnectFailed.
+
+        A time limit that ends late, because this process stalled, says nothing about the server: it is set once more.
+        """
         allowed_s = timeout_s if timeout_s is not None else TLS_TIMEOUT_S if address.tls else CONNECT_TIMEOUT_S
-        try:
-            async with asyncio.timeout(allowed_s):
-                return await self._open_or_free_descriptors(address)
-        except (OSError, TimeoutError, ValueError, BadIdentity) as error:
-            self.counts.failed += 1
-            raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
+        loop, may_repeat = asyncio.get_running_loop(), True
+        while True:
+            due_at = loop.time() + allowed_s
+            try:
+                async with asyncio.timeout(allowed_s):
+                    return await self._open_or_free_descriptors(address)
+            except (OSError, TimeoutError, ValueError, BadIdentity) as error:
+                if may_repeat and isinstance(error, TimeoutError) and loop.time() > due_at + STALL_S:
+                    may_repeat = False
+                    continue
+                self.counts.failed += 1
+                raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
 
     def connection(self, address: Address) -> UpstreamConnection:
         """Return a connection to `address` that this pool owns and that has no transport yet."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -69,6 +70,20 @@ async def test_opened_reused_failed_and_closed_connections_are_counted() -> None
         await pool.connect(address)
     counts = pool.counts
     assert (counts.opened, counts.reused, counts.failed, pool.idle) == (2, 1, 1, 0)
+
+
+async def test_a_stall_of_this_process_is_not_taken_for_a_silent_server() -> None:
+    server = await asyncio.start_server(idles, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def stalls(host: str) -> tuple[str, ...]:
+        time.sleep(1.0)  # noqa: ASYNC251 - the event loop must not run
+        return ("127.0.0.1",)
+
+    pool = UpstreamPool(resolve=stalls)
+    (await pool.connect(Address("engine.test", port), 0.5)).abort()
+    assert pool.counts.failed == 0
+    server.close()
 
 
 @on_uvloop
