@@ -18,7 +18,6 @@ from regional_agent.picker.flood_limits import FloodLimits
 from regional_agent.picker.grpc_stream import OK, GrpcCall, GrpcStream
 from regional_agent.picker.header_blocks import MAX_HEADER_LIST_BYTES, HeaderBlocks
 from regional_agent.picker.http2_frames import (
-    ACK,
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -26,6 +25,7 @@ from regional_agent.picker.http2_frames import (
     HEAD_BYTES,
     HEADERS,
     MAX_FRAME_BYTES,
+    MAX_STREAM,
     PROTOCOL_ERROR,
     RST_STREAM,
     SETTINGS,
@@ -168,7 +168,7 @@ class GrpcConnection:
     def go_away(self) -> None:
         """Ask the client to open its next streams on another connection; open ones continue."""
         if self._transport is not None:
-            self._transport.write(http2.goaway_frame(http2.MAX_STREAM, http2.NO_ERROR))
+            self._transport.write(http2.goaway_frame(MAX_STREAM, http2.NO_ERROR))
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -219,14 +219,14 @@ class GrpcConnection:
             if end - begin < size:
                 break
             kind, flags = data[at + 3], data[at + 4]
-            number = (data[at + 5] << 24 | data[at + 6] << 16 | data[at + 7] << 8 | data[at + 8]) & http2.MAX_STREAM
+            number = (data[at + 5] << 24 | data[at + 6] << 16 | data[at + 7] << 8 | data[at + 8]) & MAX_STREAM
             at = begin + size
             self._process(kind, flags, number, data[begin:at])
         self._rest = data[at:]
 
     def _process(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if not self._has_settings:
-            if kind != SETTINGS or flags & ACK:
+            if kind != SETTINGS or flags & http2.ACK:
                 raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
             self._has_settings = True
         if (kind == CONTINUATION) != bool(self._block) or (self._block and number != self._block_of):
@@ -251,8 +251,8 @@ class GrpcConnection:
         elif kind == http2.PING:
             if number or len(payload) != _PING_BYTES:
                 raise Http2Error(PROTOCOL_ERROR, "PING has another size, or a stream")
-            if not flags & ACK:
-                self._frames.append(http2.frame(http2.PING, ACK, 0, payload))
+            if not flags & http2.ACK:
+                self._frames.append(http2.frame(http2.PING, http2.ACK, 0, payload))
         elif kind == http2.PUSH_PROMISE:
             raise Http2Error(PROTOCOL_ERROR, "a client may not push")
         # PRIORITY has no effect, after GOAWAY the client closes the connection, and unknown types are extensions.
@@ -353,9 +353,9 @@ class GrpcConnection:
             self._unblocks = True
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number or (flags & ACK and payload):
+        if number or (flags & http2.ACK and payload):
             raise Http2Error(PROTOCOL_ERROR, "SETTINGS has a stream, or acknowledges with a payload")
-        if flags & ACK:
+        if flags & http2.ACK:
             return
         settings = http2.settings_of(payload)
         window = dict(settings).get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
@@ -368,7 +368,7 @@ class GrpcConnection:
         if any(name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES for name, value in settings):
             # Responses have no entries of the table, but its size 0 has to be stated.
             self._block_prefix = _SHRINK_TABLE
-        self._frames.append(http2.frame(SETTINGS, ACK, 0, b""))
+        self._frames.append(http2.frame(SETTINGS, http2.ACK, 0, b""))
 
     # streams
 
