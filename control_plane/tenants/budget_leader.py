@@ -89,9 +89,8 @@ class BudgetLeader:
         fleet = self._leading()
         sender = request.sender
         try:
-            with self._metrics.exchange_duration.time():
-                fleet.receive(request, time.monotonic(), self._wall_clock())
-                answer = self._answer(fleet, request)
+            fleet.receive(request, time.monotonic(), self._wall_clock())
+            answer = self._answer(fleet, request)
             if answer.is_empty and request.wait_s and request.leader == fleet.epoch:
                 answer = await self._answer_later(fleet, request)
         except StaleExchange as error:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from penstock.tenancy.fleet_budgets import BudgetCounts, FleetBudgets
-
-EXCHANGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
-"""Upper bounds (s) of the buckets of an exchange."""
+from penstock.tenancy.fleet_budgets import FleetBudgets
 
 
 class BudgetMetrics:
     """Metrics of the budgets that agents use."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._in_use = Gauge(
-            "penstock_budgets_in_use", "Budgets that the leader divides among agents.", registry=registry
-        )
-        self._leases = Counter(
-            "penstock_budget_leases", "Leases of budgets that the leader gave to agents.", registry=registry
-        )
         self._short = Counter(
             "penstock_budget_leases_short",
             "Answers that left an agent with demand without the amount of a usual request: the budget was used up, or"
@@ -32,23 +23,13 @@ class BudgetMetrics:
             " more than their estimates, or agents had no leader. It is withheld from later leases.",
             registry=registry,
         )
-        self.exchange_duration = Histogram(
-            "penstock_budget_exchange_duration_seconds",
-            "Seconds of work of the leader for one exchange of budgets with an agent.",
-            buckets=EXCHANGE_BUCKETS_S,
-            registry=registry,
-        )
-        self._shown = BudgetCounts()
+        self._shown = 0
 
     def show(self, fleet: FleetBudgets) -> None:
         """Add what was counted since the last call."""
-        self._in_use.set(len(fleet.budgets))
-        counts, shown = fleet.counts, self._shown
-        if counts.leases < shown.leases or counts.short < shown.short:
-            shown = BudgetCounts()
-        self._leases.inc(counts.leases - shown.leases)
-        self._short.inc(counts.short - shown.short)
-        self._shown = BudgetCounts(counts.leases, counts.short)
+        shown = self._shown if self._shown <= fleet.short else 0
+        self._short.inc(fleet.short - shown)
+        self._shown = fleet.short
         overshoot = 0.0
         for budget in fleet.budgets.values():
             overshoot = max(overshoot, budget.overdrawn / budget.whole)
@@ -57,6 +38,5 @@ class BudgetMetrics:
 
     def clear(self) -> None:
         """Show no budgets, because another control plane leads."""
-        self._in_use.set(0)
         self._overshoot.set(0)
-        self._shown = BudgetCounts()
+        self._shown = 0

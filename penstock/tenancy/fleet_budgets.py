@@ -60,15 +60,6 @@ class _Exchange:
     """Budgets for which the next answer may contain a lease."""
 
 
-@dataclass(slots=True)
-class BudgetCounts:
-    """Totals since the leader took office."""
-
-    leases: int = 0
-    short: int = 0
-    """Answers that left an agent with demand without a usual request's amount."""
-
-
 class FleetBudgets:
     """The state of one leadership.
 
@@ -87,7 +78,8 @@ class FleetBudgets:
         totals: Mapping[BudgetKey, MoneyTotal] | None = None,
     ) -> None:
         self.epoch = epoch
-        self.counts = BudgetCounts()
+        self.short = 0
+        """Number of answers that left an agent with demand without the amount of a usual request."""
         self.budgets: dict[BudgetKey, DividedBudget] = {}
         self.woken: set[str] = set()
         """Agents for which a delayed answer would have news; the caller clears them."""
@@ -168,7 +160,6 @@ class FleetBudgets:
                 if lease is not None and lease.amount > 0.0:
                     known.granted.append((budget, account))
         known.due = {}
-        self.counts.leases += len(leases)
         changes = self._changes_after(known)
         fleet, region = self.census.place(sender, ""), self.census.place(sender, known.region)
         return ExchangeAnswer(
@@ -299,7 +290,7 @@ class FleetBudgets:
         surplus = 0.0 if amount else budget.surplus(account, target)
         is_short = budget.is_short(account)
         if is_short:
-            self.counts.short += 1
+            self.short += 1
             if is_divided:
                 self._make_due(budget.key, budget.holders(reserve))
         rate = budget.rate_of(account, kept, wall)

@@ -167,7 +167,6 @@ class AgentMetrics:
             "access_log_lines_dropped", "Access log lines that were dropped because writing failed or was too slow."
         )
         self._dropped_so_far = 0
-        self._spans_exported = self._counter("trace_spans_exported", "Spans that the OpenTelemetry collector accepted.")
         self._spans_dropped = self._counter(
             "trace_spans_dropped",
             "Spans that were dropped because the collector rejected them, or was away or slow for too long.",
@@ -300,10 +299,6 @@ class AgentMetrics:
         """Update the counter of unwritten access log lines; `so_far` is their number since the start."""
         self._access_lines_dropped.inc(so_far - self._dropped_so_far)
         self._dropped_so_far = so_far
-
-    def spans_exported(self, number: int) -> None:
-        """Count spans that the collector accepted."""
-        self._spans_exported.inc(number)
 
     def spans_dropped(self, number: int) -> None:
         """Count spans that were dropped."""

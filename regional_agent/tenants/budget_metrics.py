@@ -47,11 +47,6 @@ class BudgetMetrics:
             "Tenants with a budget of which at least 90 % is used, as far as this agent knows.",
             registry=registry,
         )
-        self._meters = Gauge(
-            "penstock_agent_budget_meters",
-            "Budgets that this agent counts; idle ones are forgotten.",
-            registry=registry,
-        )
         self._lost = Gauge(
             "penstock_agent_budgets_without_leader",
             "1 while no leader renews the leases of budgets, so that this agent continues at the last rates; else 0.",
@@ -63,7 +58,6 @@ class BudgetMetrics:
         for unit, count in budgets.refused.items():
             self._refusals.labels(unit.value).inc(count - self._counted[unit])
             self._counted[unit] = count
-        self._meters.set(len(budgets))
         self._lost.set(budgets.is_without_leader)
         used = budgets.fullest(NAMED_FROM, now)
         self._near.set(len({key.tenant for ratio, key in used if ratio >= NEAR}))

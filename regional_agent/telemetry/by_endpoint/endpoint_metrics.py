@@ -113,10 +113,6 @@ _GAUGES: Final[dict[str, tuple[str, Read]]] = {
         "1 while what the endpoint's cache holds is read from its KV events, 0 while it is estimated.",
         lambda endpoint: None if endpoint.kv_events is None else endpoint.kv_events.current,
     ),
-    "endpoint_kv_blocks": (
-        "Blocks in the endpoint's cache by its KV events.",
-        lambda endpoint: None if endpoint.kv_events is None else len(endpoint.kv_events.log.blocks),
-    ),
 }
 """Help text and value of each gauge, by name."""
 
@@ -134,14 +130,6 @@ _COUNTERS: Final[dict[str, tuple[str, Read]]] = {
     "engine_prefix_query_tokens": (
         "Prompt tokens that the engine looked up in its prefix cache, as it reports them.",
         partial(_prefix_tokens, Signal.PREFIX_QUERIES),
-    ),
-    "endpoint_kv_event_batches": (
-        "Batches of KV events of the endpoint's engine that were applied.",
-        lambda endpoint: None if endpoint.kv_events is None else endpoint.kv_events.log.batches,
-    ),
-    "endpoint_kv_event_gaps": (
-        "How often KV events were missed or invalid, or the engine restarted, so that its blocks were read anew.",
-        lambda endpoint: None if endpoint.kv_events is None else endpoint.kv_events.log.gaps,
     ),
 }
 """Help text and value of each counter, by name."""

@@ -148,7 +148,6 @@ class SpanExporter:
         self._waiting_bytes -= size
         accepted = 200 <= answer.status < 300
         rejected = rejected_spans(answer.body, spans) if accepted else spans
-        self._metrics.spans_exported(spans - rejected)
         self._metrics.spans_dropped(rejected)
         if not accepted:
             log.warning("collector rejects spans", collector=str(self._address), status=answer.status)

@@ -66,7 +66,6 @@ AGENT_CONTRACT = {
     "budget_refusals": ("counter", {"unit"}),
     "budget_used_ratio": ("gauge", set()),
     "tenants_near_limit": ("gauge", set()),
-    "budget_meters": ("gauge", set()),
     "budgets_without_leader": ("gauge", set()),
     "ledger_records_lost": ("counter", set()),
     "ledger_spool_bytes": ("gauge", set()),
@@ -118,9 +117,6 @@ AGENT_CONTRACT = {
     "dns_live_regions": ("gauge", {"name"}),
     "client_connections_refused": ("counter", {"limit", "listener"}),
     "endpoint_kv_events_current": ("gauge", {"endpoint"}),
-    "endpoint_kv_blocks": ("gauge", {"endpoint"}),
-    "endpoint_kv_event_batches": ("counter", {"endpoint"}),
-    "endpoint_kv_event_gaps": ("counter", {"endpoint"}),
     "engine_signal": ("gauge", {"endpoint", "signal"}),
     "engine_signal_age_seconds": ("gauge", {"endpoint"}),
     "peer_state": ("gauge", {"region", "state"}),
@@ -132,7 +128,6 @@ AGENT_CONTRACT = {
     "file_rejected": ("gauge", {"file"}),
     "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "access_log_lines_dropped": ("counter", set()),
-    "trace_spans_exported": ("counter", set()),
     "trace_spans_dropped": ("counter", set()),
     "batch_requests": ("counter", {"event"}),
     "batches_ended": ("counter", {"state"}),
@@ -202,11 +197,8 @@ CONTROL_PLANE_CONTRACT = {
     "reports_in_progress": ("gauge", set()),
     "report_intake_duration_seconds": ("histogram", set()),
     "snapshot_age_seconds": ("gauge", set()),
-    "budgets_in_use": ("gauge", set()),
-    "budget_leases": ("counter", set()),
     "budget_leases_short": ("counter", set()),
     "budget_overshoot_ratio": ("gauge", set()),
-    "budget_exchange_duration_seconds": ("histogram", set()),
     "event_loop_delay_seconds": ("histogram", set()),
 }
 
@@ -266,7 +258,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     endpoint = endpoint_sample(
         signals={Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0},
-        kv_events=SimpleNamespace(current=True, log=SimpleNamespace(blocks=set("abcd"), batches=2, gaps=0)),
+        kv_events=SimpleNamespace(current=True),
         reported=SimpleNamespace(
             gpus=GpuState(1, 0.9, 0.5, 60.0, False), skews={"llama": SimpleNamespace(against=SkewAgainst.POLICY)}
         ),
