@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from msgspec import UNSET
 
 from penstock.fleet.endpoint_view import ReportedEndpoint
-from penstock.health.version_skew import odd_ones
+from penstock.health.model_revision import same_spelling
+from penstock.health.version_skew import odd_revisions
 from penstock.policy.kinds.models import Model
 
 
@@ -26,7 +27,16 @@ def region_skews(found: Iterable[ReportedEndpoint], models: Mapping[str, Model])
                 regions.setdefault(endpoint.region, Counter())[served.revision] += 1
     skews = {}
     for name, regions in reported.items():
-        usual = {region: max(sorted(counts), key=counts.__getitem__) for region, counts in regions.items()}
-        for region, others in odd_ones(usual):
+        spelled = same_spelling({text for counts in regions.values() for text in counts})
+        usual = {region: _most_common(counts, spelled) for region, counts in regions.items()}
+        for region, others in odd_revisions(usual):
             skews[region, name] = f"the region serves {usual[region]}, and other regions {others}"
     return skews
+
+
+def _most_common(counts: Counter[str], spelled: Mapping[str, str]) -> str:
+    """The revision of most endpoints of a region, by the spelling of each."""
+    alike = Counter[str]()
+    for text, count in counts.items():
+        alike[spelled[text]] += count
+    return max(sorted(alike), key=alike.__getitem__)

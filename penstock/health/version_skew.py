@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from penstock.policy.adapter_patterns import matches
+from penstock.health.model_revision import comparable_parts, is_expected, same_spelling
 
 
 class SkewAgainst(StrEnum):
@@ -55,14 +55,26 @@ def skews(pool: Sequence[Serving], expected: str | None) -> dict[str, Skew]:
             found[endpoint] = Skew(SkewAgainst.ENGINE, detail)
     revisions = {each.endpoint: each.revision for each in pool if each.revision}
     if expected is None:
-        for endpoint, usual in odd_ones(revisions):
+        for endpoint, usual in odd_revisions(revisions):
             detail = f"serves {revisions[endpoint]}, and its siblings {usual}"
             found[endpoint] = Skew(SkewAgainst.SIBLINGS, detail)
         return found
     for endpoint, revision in revisions.items():
-        if not matches(expected, revision):
+        if not is_expected(expected, revision):
             found[endpoint] = Skew(SkewAgainst.POLICY, f"serves {revision}, and policy expects {expected}")
     return found
+
+
+def odd_revisions(revisions: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Yields the names whose revision is not that of the majority, as `odd_ones`. Spelling makes no difference."""
+    spelled = same_spelling(revisions.values())
+    alike = {name: spelled[text] for name, text in revisions.items()}
+    found: set[str] = set()
+    for part in comparable_parts(alike):
+        for name, usual in odd_ones(part):
+            if name not in found:
+                found.add(name)
+                yield name, usual
 
 
 def odd_ones(values: dict[str, str]) -> Iterable[tuple[str, str]]:

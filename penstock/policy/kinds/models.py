@@ -183,8 +183,9 @@ class Model(PolicyStruct, frozen=True):
     expected_revision: Revision | UnsetType = UNSET
     """Pattern of what engines must report as root, revision or digest of the model; `*` stands for any characters:
     `root` of vLLM's and SGLang's `/v1/models`, `model_id@model_sha` of TGI, the digest of Ollama. Endpoints that report
-    something else are marked and raise an alert; those that report nothing are not. Absent: endpoints are compared with
-    each other."""
+    something else are marked and raise an alert; those that report nothing are not. Spelling makes no difference: a
+    short and a full hash, `refs/pr/1` and `pr/1`, a path in a cache of Hugging Face. Absent: endpoints are compared
+    with each other."""
     refuse_skewed: bool | UnsetType = UNSET
     """Whether endpoints that report another revision than `expected_revision` receive no requests for the model.
     Absent: no."""

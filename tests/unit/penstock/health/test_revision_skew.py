@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.fleet.endpoint_view import ReportedEndpoint
 from penstock.fleet.region_skew import region_skews
 from penstock.health.engine_facts import ServedModel
+from penstock.health.model_revision import same_spelling
 from penstock.health.version_skew import Serving, SkewAgainst, skews
 from penstock.policy.kinds.models import Model
 from tests.support.reports import endpoint
@@ -42,17 +46,109 @@ def test_engine_versions_are_compared_within_a_kind_of_engine() -> None:
     assert against(*pool, expected="2") == dict.fromkeys("abcd", SkewAgainst.POLICY), "the gravest counts"
 
 
+FULL = "0E9E39F249a16976918f6564b8830bc894c89659"
+OTHER = "11111111aaaaaaaa11111111aaaaaaaa11111111"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (f"org/m@{FULL}", f"org/m@{FULL.lower()}"),
+        (f"org/m@{FULL}", "org/m@0e9e39f"),
+        (f"org/m@{FULL}", FULL),
+        (f"org/m@{FULL}", f"/root/.cache/huggingface/hub/models--org--m/snapshots/{FULL.lower()}"),
+        ("org/m@refs/pr/1", "org/m@refs%2Fpr%2F1"),
+        ("org/m@refs/pr/1", "org/m@pr/1"),
+        ("org/m@main", "org/m@refs/heads/main"),
+        ("org/m@v1.0", "https://huggingface.co/org/m@refs/tags/v1.0"),
+        (f"sha256:{FULL}", FULL),
+        ("/models/llama", "/models/llama/"),
+        ("org/m", f"org/m@{FULL}"),
+        ("org/m@main", f"org/m@{FULL}"),
+    ],
+)
+def test_spelling_is_no_difference(one: str, other: str) -> None:
+    assert against(of("a", one), of("b", other)) == {}
+    assert region_skews(endpoints_of(a=[one], b=[other]), {"m": Model("m")}) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (f"org/m@{FULL}", f"org/m@{OTHER}"),
+        (f"org/m@{FULL}", "org/m@0e9e39e"),
+        ("org/m@main", "org/m@refs/pr/1"),
+        ("org/m", f"fork/m@{FULL}"),
+        ("org/M", "org/m"),
+        ("org/m@1000001", "org/m@10000012"),
+        ("/models/llama-v1", "/models/llama-v2"),
+        ("/", "/models"),
+    ],
+)
+def test_other_revisions_differ(one: str, other: str) -> None:
+    assert against(of("a", one), of("b", other)) == dict.fromkeys("ab", SkewAgainst.SIBLINGS)
+    assert region_skews(endpoints_of(a=[one], b=[other]), {"m": Model("m")}).keys() == {("a", "m"), ("b", "m")}
+
+
+def test_what_may_be_any_revision_hides_no_difference() -> None:
+    pool = [
+        of("a", f"org/m@{FULL}"),
+        of("b", f"org/m@{OTHER}"),
+        of("c", "org/m"),
+        of("d", "org/m"),
+        of("e", "org/m@main"),
+    ]
+    assert against(*pool) == dict.fromkeys("ab", SkewAgainst.SIBLINGS)
+    assert against(*pool, of("f", FULL[:9])) == {"b": SkewAgainst.SIBLINGS}
+
+
+def test_a_short_hash_of_several_revisions_is_a_revision_of_its_own() -> None:
+    pool = [of(name, f"org/m@{at}") for name, at in (("a", "abcdef0123"), ("b", "abcdef0"), ("c", "abcdef0456"))]
+    assert against(*pool) == dict.fromkeys("abc", SkewAgainst.SIBLINGS)
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "is_met"),
+    [
+        (FULL, f"org/m@{FULL.lower()}", True),
+        ("org/m@0e9e39f", f"org/m@{FULL}", True),
+        (f"org/m@{FULL}", "org/m@0e9e39f", True),
+        ("org/m@*", f"/hub/models--org--m/snapshots/{FULL}", True),
+        ("org/m@refs/pr/1", "org/m@pr/1", True),
+        (f"fork/m@{FULL}", f"org/m@{FULL}", False),
+        (f"org/m@{FULL}", "org/m", False),
+        (f"org/m@{FULL}", "org/m@main", False),
+        ("org/m", f"org/m@{FULL}", False),
+        (FULL, f"org/m@{OTHER}", False),
+    ],
+)
+def test_policy_expects_a_revision_in_any_spelling(expected: str, reported: str, is_met: bool) -> None:
+    assert (against(of("a", reported), expected=expected) == {}) is is_met
+
+
+@given(st.lists(st.text("abcdef0123456789", min_size=7, max_size=12), max_size=12))
+def test_each_hash_is_spelled_as_one_that_begins_with_it(hashes: list[str]) -> None:
+    spelled = same_spelling([f"m@{each}" for each in hashes])
+    for text, longest in spelled.items():
+        assert longest.startswith(text)
+        assert spelled[longest] == longest
+
+
 def in_regions(expected: str = "", **revisions: str) -> dict[tuple[str, str], str]:
     """What differs between regions, by the revisions of the endpoints of each, one letter an endpoint."""
     models = {"m": replace(Model("m"), expected_revision=expected) if expected else Model("m")}
-    served = [
+    return region_skews(endpoints_of(**{name: list(each.replace("-", "")) for name, each in revisions.items()}), models)
+
+
+def endpoints_of(**revisions: list[str]) -> list[ReportedEndpoint]:
+    """An endpoint for each revision, by region."""
+    return [
         ReportedEndpoint(
             region, "1", replace(endpoint(), served=(ServedModel("m", each), ServedModel("lora", region))), 0.0
         )
-        for region, each_revision in revisions.items()
-        for each in each_revision.replace("-", "")
+        for region, of_region in revisions.items()
+        for each in of_region
     ]
-    return region_skews(served, models)
 
 
 def test_regions_are_compared_by_what_most_of_their_endpoints_serve() -> None:
