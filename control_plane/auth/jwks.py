@@ -10,7 +10,7 @@ import httpx
 import structlog
 
 from control_plane.auth.bounded_fetch import fetch
-from penstock.tenancy.tokens.issuer_keys import PublicKey, read_keys
+from penstock.tenancy.tokens.issuer_keys import PublicKey, UsableKeys, read_keys
 
 FRESH_S = 600.0
 """Age (s) at which keys are fetched again before they are used."""
@@ -37,23 +37,18 @@ class Jwks:
         self._url = url
         self._http = http
         self._clock = clock
-        self._keys: dict[str, PublicKey] = {}
+        self._keys = UsableKeys(())
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._fetching = asyncio.Lock()
 
-    async def key(self, kid: str | None) -> PublicKey | None:
-        """Return the key with this id, or None. A token without a key id selects the only key of the set."""
+    async def keys(self, kid: str | None) -> tuple[PublicKey, ...]:
+        """Return the keys that a token may have, by its key id; all keys for a token without one."""
         due = self._clock() - self._fetched_at >= FRESH_S
         # A request whose key is cached does not wait for a fetch that another request has started.
-        if self._find(kid) is None or (due and not self._fetching.locked()):
+        if not self._keys.find(kid) or (due and not self._fetching.locked()):
             await self._fetch()
-        return self._find(kid) if self._clock() - self._fetched_at < STALE_S else None
-
-    def _find(self, kid: str | None) -> PublicKey | None:
-        if kid is None:
-            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
-        return self._keys.get(kid)
+        return self._keys.find(kid) if self._clock() - self._fetched_at < STALE_S else ()
 
     async def _fetch(self) -> None:
         """Fetch the keys unless they were just fetched; an error leaves the cached keys."""
@@ -69,6 +64,6 @@ class Jwks:
             except ValueError as error:
                 _log.warning("OIDC keys not fetched", url=self._url, reason=str(error))
                 return
-            if keys.keys() != self._keys.keys():
-                _log.info("OIDC keys fetched", url=self._url, kids=sorted(keys))
+            if keys.by_kid.keys() != self._keys.by_kid.keys():
+                _log.info("OIDC keys fetched", url=self._url, kids=sorted(keys.by_kid))
             self._keys, self._fetched_at = keys, self._clock()

@@ -9,6 +9,7 @@ import msgspec
 
 from adapters.access.callers import Caller, Role
 from control_plane.auth.jwks import Jwks
+from penstock.tenancy.tokens.issuer_keys import keys_for, verified_claims
 
 CLOCK_SKEW_S = 30
 """Tolerated difference (s) between the clocks of the issuer and this machine."""
@@ -79,25 +80,26 @@ class Oidc:
         audience = self._trust.audience
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, ValueError, RecursionError):
             raise BadToken("the token is malformed") from None
         kid, algorithm = header.get("kid"), header.get("alg")
-        key = await self._keys.key(kid) if kid is None or isinstance(kid, str) else None
-        if key is None:
+        known = await self._keys.keys(kid) if kid is None or isinstance(kid, str) else ()
+        if not known:
             raise BadToken("the issuer has no key of the token's kid")
-        if not isinstance(algorithm, str) or algorithm not in key.algorithms:
+        keys = keys_for(known, algorithm) if isinstance(algorithm, str) else []
+        if not keys:
             raise BadToken("the token's alg does not fit its key")
         try:
-            claims = jwt.decode(
+            claims = verified_claims(
                 token,
-                key.key,
+                keys,
                 algorithms=[algorithm],
                 issuer=self._trust.issuer,
                 audience=audience,
                 leeway=CLOCK_SKEW_S,
                 options={"require": ["exp", "iss", "aud"]},
-            )
-        except jwt.PyJWTError as error:
+            )[0]
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
             raise BadToken(_REASONS.get(type(error), "the token is malformed")) from None
         if nonce is not None and (claims.get("nonce") != nonce or claims.get("azp", audience) != audience):
             raise BadToken("the token was issued for another sign-in")

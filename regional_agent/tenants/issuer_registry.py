@@ -17,7 +17,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore
 from penstock.policy.kinds.issuers import Issuer
-from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, other_name, usable_keys
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, UsableKeys, other_name, usable_keys
 from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
@@ -70,7 +70,7 @@ class IssuerRegistry:
         self.stop = self._values.stop
         self._sets: dict[str, IssuerKeySet] = {}
         """By the names under which they are published."""
-        self._keys: dict[str, dict[str, PublicKey]] = {}
+        self._keys: dict[str, UsableKeys] = {}
 
     def start(self) -> None:
         """Load the stored keys and start to follow the store."""
@@ -82,18 +82,15 @@ class IssuerRegistry:
             self._use(name, key_set)
         self._values.start()
 
-    def find(self, issuer: Issuer, kid: str | None) -> PublicKey | None:
-        """Return the key of an issuer with an identifier. A token without one selects the only key of the set."""
+    def find(self, issuer: Issuer, kid: str | None) -> tuple[PublicKey, ...]:
+        """Return the keys of an issuer that a token may have, by its identifier; all keys for a token without one."""
         for name in (issuer.name, other_name(issuer.name, issuer.jwks_url)):
             key_set = self._sets.get(name)
             if key_set is not None and key_set.jwks_url == issuer.jwks_url:
                 break
         else:
-            return None
-        found = self._keys[name]
-        if kid is None:
-            return next(iter(found.values())) if len(found) == 1 else None
-        return found.get(kid)
+            return ()
+        return self._keys[name].find(kid)
 
     def ask(self, issuer: Issuer) -> bool:
         """Ask the leader to fetch the keys of an issuer, since a token has an unknown one; returns whether an answer

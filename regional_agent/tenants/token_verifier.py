@@ -16,6 +16,7 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.budget_limits import tenant_of_tier
 from penstock.tenancy.permissions import restrictions_of, with_reserved_models
 from penstock.tenancy.records.created_tenant import tenant_under
+from penstock.tenancy.tokens.issuer_keys import keys_for, verified_claims
 from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
 from regional_agent.tenants.issuer_registry import IssuerRegistry, key_source
 from regional_agent.tenants.principal import Principal
@@ -75,19 +76,19 @@ class TokenVerifier:
         if issuer is None:
             return _invalid("the policy in force has no issuer of the token")
         kid, algorithm = header.get("kid"), header.get("alg")
-        key = self._issuers.find(issuer, kid) if kid is None or isinstance(kid, str) else None
-        if key is None:
+        known = self._issuers.find(issuer, kid) if kid is None or isinstance(kid, str) else ()
+        if not known:
             if isinstance(kid, str) and self._issuers.ask(issuer):
                 return KEY_AWAITED
             return _invalid(f"the issuer {issuer.name} has no key of the token's kid")
-        # The key decides which algorithms it may verify, so that no public key is used as the secret of an HMAC.
-        if not isinstance(algorithm, str) or algorithm not in key.algorithms or algorithm not in issuer.algorithms:
+        keys = keys_for(known, algorithm) if isinstance(algorithm, str) and algorithm in issuer.algorithms else []
+        if not keys:
             return _invalid("the token's alg does not fit its key, or the issuer may not use it")
         if "crit" in header or "b64" in header:
             return _invalid("the token has extensions that are not supported")
         try:
-            claims: dict[str, Any] = jwt.decode(
-                text, key.key, algorithms=[algorithm], audience=issuer.audiences, issuer=issuer.issuer, options=_OPTIONS
+            claims, key = verified_claims(
+                text, keys, algorithms=[algorithm], audience=issuer.audiences, issuer=issuer.issuer, options=_OPTIONS
             )
             meaning = read_claims(issuer, claims, self._clock())
         except jwt.PyJWTError as error:

@@ -60,7 +60,7 @@ _ISSUER = Issuer(
 _TIERS = {name: Tier(name, "open") for name in ("t", "other")}
 _POLICY = Policy({}, {}, {}, (), tiers=_TIERS, issuers={"idp": _ISSUER})
 _PUBLIC = PublicKey(_KEY.public_key(), frozenset({"EdDSA"}), "")
-_REGISTRY = SimpleNamespace(find=lambda issuer, kid: _PUBLIC if kid in (None, "k") else None)
+_REGISTRY = SimpleNamespace(find=lambda issuer, kid: (_PUBLIC,) if kid in (None, "k") else ())
 _VERIFIER = TokenVerifier(_POLICY, TenantIndex(), cast(Any, _REGISTRY), lambda: NOW)
 _HEADER = b'{"alg":"EdDSA","kid":"k"}'
 _CLAIMS = b'{"iss":"https://id","aud":"a","exp":1800000300,"sub":"ada"}'
@@ -95,7 +95,7 @@ def _check_keys(content: bytes) -> None:
     except ValueError:
         return
     published = publishable_keys(content)
-    assert usable_keys(list(published)).keys() == read.keys()
+    assert usable_keys(list(published)).by_kid.keys() == read.by_kid.keys()
     assert all("d" not in key for key in published)
 
 

@@ -230,12 +230,16 @@ async def test_a_hung_issuer_delays_one_caller_only(issuer: Issuer, party: Party
     assert await first
 
 
-async def test_a_token_without_a_kid_uses_the_only_key(issuer: Issuer, party: Party) -> None:
+async def test_a_token_without_a_kid_may_have_each_key_of_its_algorithm(issuer: Issuer, party: Party) -> None:
     nameless = issuer.token("one", header={})
-    assert await party.refusal(nameless) == "the issuer has no key of the token's kid"
-    issuer.keys = [jwk(None, RSA)]
+    assert await party.caller(nameless)
+    other = rsa_key()
+    issuer.keys = [jwk(None, other), jwk(None, RSA)]
     party.clock.now += FRESH_S
     assert await party.caller(nameless)
+    issuer.keys = [jwk(None, other)]
+    party.clock.now += FRESH_S
+    assert await party.refusal(nameless) == "the token's signature does not verify"
 
 
 def test_keys_for_other_uses_are_ignored() -> None:
@@ -253,7 +257,7 @@ def test_keys_for_other_uses_are_ignored() -> None:
         {},
         jwk("good", RSA),
     ]
-    assert set(read_keys(json.dumps({"keys": candidates}).encode())) == {"good"}
+    assert set(read_keys(json.dumps({"keys": candidates}).encode()).by_kid) == {"good"}
     with pytest.raises(ValueError, match="at most"):
         read_keys(json.dumps({"keys": [jwk("good", RSA)] * (MAX_KEYS + 1)}).encode())
     for bad in (b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 10_000):

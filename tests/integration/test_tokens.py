@@ -30,7 +30,7 @@ from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.token_verifier import TokenVerifier
 from tests.support.chats import BODY, ask, code, streams_forever
 from tests.support.created_tenants import created, put
-from tests.support.issuer import rsa_key
+from tests.support.issuer import jwk, rsa_key
 from tests.support.loopback_server import LoopbackServer
 from tests.support.planet import EU_ONLY, MODEL
 from tests.support.sockets import RawClient, post
@@ -96,6 +96,39 @@ async def test_tokens_that_must_be_refused(tmp_path: Path) -> None:
             assert status == 401, name
             assert "ada" not in message
         assert await running.status(good) == (200, "")
+
+
+async def test_times_that_are_no_float_are_refused(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as running:
+        for name in ("exp", "iat", "nbf"):
+            status, message = await running.status(running.issuer.token("one", **{name: 10**400}))
+            assert (status, message) == (401, f"the {name} claim is not a time")
+
+
+async def test_tokens_of_keys_with_one_identifier_and_of_keys_without_are_accepted(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as running:
+        issuer = running.issuer
+        issuer.private |= {"two": ED, "three": OTHER}
+
+        async def serve(*served: dict[str, Any]) -> None:
+            issuer.keys = list(served)
+            before = running.agent.config.issuers._sets["idp"]
+            await running.publish()
+            await until(lambda: running.agent.config.issuers._sets["idp"] is not before)
+
+        await serve(jwk("k", RSA), jwk("k", ED), jwk("k", OTHER))
+        header = {"kid": "k"}
+        tokens = [issuer.token("one", header=header), issuer.token("three", header=header)]
+        tokens.append(issuer.token("two", "EdDSA", header=header))
+        for token in tokens:
+            assert await running.status(token) == (200, "")
+        stranger = issuer.token("one", header=header, key=rsa_key())
+        assert await running.status(stranger) == (401, "the token's signature does not verify")
+        await serve(jwk(None, RSA), jwk(None, OTHER))
+        for kid in ("one", "three"):
+            assert await running.status(issuer.token(kid, header={})) == (200, ""), "a provider that rotates its keys"
+        await serve(jwk(None, OTHER))
+        assert (await running.status(issuer.token("one", header={})))[0] == 401
 
 
 async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: Path) -> None:
@@ -243,9 +276,9 @@ async def test_the_keys_are_known_after_a_restart_and_bound_to_their_url(tmp_pat
         again.start()
         await again.stop()
         document = running.agent.config.policy.issuers["idp"]
-        assert again.find(document, "one") is not None
-        assert again.find(replace(document, jwks_url="https://elsewhere.example/keys"), "one") is None
-        assert again.find(document, None) is not None
+        assert again.find(document, "one")
+        assert not again.find(replace(document, jwks_url="https://elsewhere.example/keys"), "one")
+        assert again.find(document, None)
         assert again.status()["issuers"]["idp"]["keys"] == 1
 
 

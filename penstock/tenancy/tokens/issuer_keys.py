@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 MAX_KEYS: Final = 100
+MAX_TRIED: Final = 4
+"""Maximum number of keys by which one token is verified."""
+
 MIN_RSA_BITS: Final = 2048
 """Minimum size (bits) of an RSA key (RFC 7518, 3.3)."""
 
@@ -38,6 +42,49 @@ class PublicKey(msgspec.Struct, frozen=True):
     """Identifier of the key; empty without one."""
 
 
+class UsableKeys:
+    """The usable keys of a set. Several may have one identifier: keys of different types, and those of a provider that
+    rotates keys without identifiers (RFC 7517, 4.5)."""
+
+    def __init__(self, keys: Iterable[PublicKey]) -> None:
+        """Index keys by identifier."""
+        self.by_kid: dict[str, list[PublicKey]] = {}
+        for key in keys:
+            self.by_kid.setdefault(key.kid, []).append(key)
+
+    def find(self, kid: str | None) -> tuple[PublicKey, ...]:
+        """Return the keys that a token with an identifier may have; all keys for a token without one."""
+        return tuple(chain(*self.by_kid.values()) if kid is None else self.by_kid.get(kid, ()))
+
+
+def keys_for(keys: Iterable[PublicKey], algorithm: object) -> list[PublicKey]:
+    """Return the keys by which a token with an algorithm is verified: at most MAX_TRIED.
+
+    The key decides which algorithms it may verify, so that no public key is used as the secret of an HMAC.
+    """
+    return [key for key in keys if algorithm in key.algorithms][:MAX_TRIED]
+
+
+def verified_claims(token: str, keys: Sequence[PublicKey], **checks: Any) -> tuple[dict[str, Any], PublicKey]:
+    """Return the claims of a token, and the one of some keys that signed it.
+
+    Args:
+        checks: arguments of `jwt.decode`.
+
+    Raises:
+        jwt.PyJWTError: the token is invalid, or none of the keys signed it.
+    """
+    from jwt import InvalidSignatureError, decode
+
+    failed = InvalidSignatureError("no key")
+    for key in keys:
+        try:
+            return decode(token, key.key, **checks), key
+        except InvalidSignatureError as error:
+            failed = error
+    raise failed
+
+
 class IssuerKeySet(msgspec.Struct, frozen=True):
     """The usable keys of one issuer, as the control plane publishes them."""
 
@@ -59,8 +106,8 @@ def other_name(issuer: str, jwks_url: str) -> str:
     return f"{issuer}@{sha256(jwks_url.encode()).hexdigest()[:16]}"
 
 
-def read_keys(body: bytes) -> dict[str, PublicKey]:
-    """Return the usable keys of a JSON Web Key Set, by id; other key types and uses are left out.
+def read_keys(body: bytes) -> UsableKeys:
+    """Return the usable keys of a JSON Web Key Set; other key types and uses are left out.
 
     Raises:
         ValueError: `body` is not a key set, or has no usable key.
@@ -68,20 +115,17 @@ def read_keys(body: bytes) -> dict[str, PublicKey]:
     return usable_keys(_members(body))
 
 
-def usable_keys(listed: list[Any]) -> dict[str, PublicKey]:
-    """Return the usable keys among JSON Web Keys, by id.
+def usable_keys(listed: list[Any]) -> UsableKeys:
+    """Return the usable keys among JSON Web Keys.
 
     Raises:
         ValueError: no key is usable.
     """
-    keys = {}
-    for jwk in listed:
-        key = _usable_key(jwk) if isinstance(jwk, dict) else None
-        if key is not None:
-            keys[_kid(jwk)] = key
-    if not keys:
+    keys = [_usable_key(jwk) for jwk in listed if isinstance(jwk, dict)]
+    usable = UsableKeys([key for key in keys if key is not None])
+    if not usable.by_kid:
         raise ValueError("the key set has no key for signatures")
-    return keys
+    return usable
 
 
 def publishable_keys(body: bytes) -> tuple[dict[str, str], ...]:
@@ -91,13 +135,10 @@ def publishable_keys(body: bytes) -> tuple[dict[str, str], ...]:
         ValueError: `body` is not a key set, or has no usable key.
     """
     usable = [jwk for jwk in _members(body) if isinstance(jwk, dict) and _usable_key(jwk) is not None]
-    by_kid = {_kid(jwk): jwk for jwk in usable}
-    if not by_kid:
+    if not usable:
         raise ValueError("the key set has no key for signatures")
-    return tuple(
-        {name: jwk[name] for name in _PUBLIC_MEMBERS if isinstance(jwk.get(name), str)}
-        for _, jwk in sorted(by_kid.items())
-    )
+    public = {tuple((name, jwk[name]) for name in _PUBLIC_MEMBERS if isinstance(jwk.get(name), str)) for jwk in usable}
+    return tuple(sorted(map(dict, public), key=lambda jwk: (_kid(jwk), msgspec.json.encode(jwk))))
 
 
 def _members(body: bytes) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +12,9 @@ from penstock.policy.kinds.issuers import ISSUER_SEPARATOR, Issuer
 
 MAX_PATTERNS: Final = 100
 """Maximum number of models in a claim."""
+
+MAX_TIME_S: Final = 1e12
+"""Maximum of a time (Unix time, s), and of its negative."""
 
 MAX_VALUE_CHARS: Final = 256
 """Maximum length of a value of a claim."""
@@ -104,6 +106,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > 1e12:
+    # A comparison, since `isfinite` fails for integers that are no float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_TIME_S <= value <= MAX_TIME_S:
         raise BadClaims(f"the {name} claim is not a time")
     return float(value)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.tenancy.tokens.issuer_keys import MAX_KEYS, publishable_keys, read_keys, usable_keys
+from penstock.tenancy.tokens.issuer_keys import (
+    MAX_KEYS,
+    MAX_TRIED,
+    keys_for,
+    publishable_keys,
+    read_keys,
+    usable_keys,
+)
 
 
 def number(value: int) -> str:
@@ -25,12 +32,24 @@ def key_set(*keys: Any) -> bytes:
 
 def test_usable_keys_have_the_algorithms_of_their_type() -> None:
     found = read_keys(key_set(RSA, ED | {"alg": "EdDSA", "use": "sig"}, {"kty": "EC", "crv": "P-999"}, "text"))
-    assert list(found) == ["r", "e"]
-    assert found["r"].algorithms == {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
-    assert (found["e"].algorithms, found["e"].kid) == ({"EdDSA"}, "e")
-    assert usable_keys([RSA | {"alg": "RS512"}])["r"].algorithms == {"RS512"}
+    assert list(found.by_kid) == ["r", "e"]
+    assert found.find("r")[0].algorithms == {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
+    assert [(key.algorithms, key.kid) for key in found.find("e")] == [({"EdDSA"}, "e")]
+    assert usable_keys([RSA | {"alg": "RS512"}]).find("r")[0].algorithms == {"RS512"}
     without_kid = {name: value for name, value in ED.items() if name != "kid"}
-    assert usable_keys([without_kid])[""].kid == ""
+    assert usable_keys([without_kid]).find("")[0].kid == ""
+
+
+def test_keys_with_one_identifier_are_all_usable_and_tried_by_their_algorithm() -> None:
+    both = key_set(RSA | {"kid": "k"}, ED | {"kid": "k"}, RSA | {"kid": "k"})
+    published = publishable_keys(both)
+    assert [each["kty"] for each in published] == ["OKP", "RSA"], "equal ones once"
+    found = usable_keys(list(published))
+    assert len(found.find("k")) == len(found.find(None)) == 2
+    assert [key.algorithms for key in keys_for(found.find("k"), "EdDSA")] == [{"EdDSA"}]
+    assert keys_for(found.find("k"), "HS256") == []
+    many = usable_keys([ED | {"kid": str(number)} for number in range(MAX_TRIED + 1)])
+    assert len(keys_for(many.find(None), "EdDSA")) == MAX_TRIED
 
 
 @pytest.mark.parametrize(
@@ -48,7 +67,7 @@ def test_usable_keys_have_the_algorithms_of_their_type() -> None:
     ids=["small", "symmetric algorithm", "symmetric", "encryption", "private", "kid", "malformed", "curve"],
 )
 def test_other_keys_are_neither_used_nor_published(jwk: dict[str, Any]) -> None:
-    assert list(read_keys(key_set(jwk, RSA | {"kid": "good"}))) == ["good"]
+    assert list(read_keys(key_set(jwk, RSA | {"kid": "good"})).by_kid) == ["good"]
     assert [each["kid"] for each in publishable_keys(key_set(jwk, RSA | {"kid": "good"}))] == ["good"]
     for read in (read_keys, publishable_keys):
         with pytest.raises(ValueError, match="has no key for signatures"):
