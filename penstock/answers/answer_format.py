@@ -22,6 +22,28 @@ _DELTA_MARKS: Final = {"/message/usage": b'"content_block_delta"', "/response/us
 """The byte string that each event with output contains, in streams that have events without output, by a place of the
 usage that only such a stream has."""
 
+_MEMBERS: Final = {
+    **dict.fromkeys(("openai-chat-completions", "openai-completions"), ("choices",)),
+    # A background response that is queued has a status.
+    "openai-responses": ("output", "status"),
+    **dict.fromkeys(("openai-embeddings", "openai-images-generations"), ("data",)),
+    "anthropic-messages": ("content",),
+    "anthropic-count-tokens": ("input_tokens",),
+    # A request that only loads the model is done without a text.
+    **dict.fromkeys(("ollama-chat", "ollama-generate"), ("message", "response", "done")),
+    "ollama-embed": ("embeddings",),
+    "ollama-embeddings": ("embedding",),
+    **dict.fromkeys(("tgi-generate", "tgi-root"), ("generated_text",)),
+    "sglang-generate": ("text", "output_ids", "meta_info"),
+    **dict.fromkeys(("kserve-infer", "kserve-version-infer"), ("outputs",)),
+}
+"""The members of which each whole answer has one, by the name of a preset's route, where its format is certain."""
+
+_LISTS: Final = frozenset({"tgi-generate", "tgi-root", "sglang-generate"})
+"""The routes of presets whose answers to several prompts are a list."""
+
+_NO_MEMBERS: Final[frozenset[str]] = frozenset()
+
 MAX_FORMATS: Final = 4096
 
 
@@ -61,6 +83,11 @@ class AnswerFormat:
             pointers.append("/index")
         if () in self.places.objects:
             pointers += list(self.places.numbers)
+        is_preset = route is not None and not route.source
+        self.members = frozenset(_MEMBERS.get(route.name, ())) if is_preset and route is not None else _NO_MEMBERS
+        """The members of which each whole answer has one; empty if the route has answers of any form."""
+        self.has_lists = route is not None and route.name in _LISTS
+        """Whether an answer may be a list of answers, if `members` are known."""
         self.wanted: Wanted = wanted_members(pointers)
         """The members of a long answer that are read."""
 

@@ -14,7 +14,7 @@ from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, na
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
-from penstock.answers.first_events import only_announces
+from penstock.answers.first_events import OUTPUT, UNKNOWN, kind_of_first
 from penstock.answers.held_text import HeldText, begins_container, begins_json, is_scalar
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
@@ -23,7 +23,15 @@ from penstock.answers.several_answers import MAX_ANSWERS, IndexedAnswers, read_a
 from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
-from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, list_of
+from penstock.answers.values import (
+    CUT_REASONS,
+    cut_reason_in,
+    finish_reason_in,
+    first_text,
+    has_output,
+    is_answer,
+    list_of,
+)
 
 JSON: Final = 0
 EVENTS: Final = 1
@@ -46,6 +54,8 @@ _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
+NO_EVENT: Final = AnswerError(ErrorCause.ENGINE, "the stream has no event of an answer")
+NO_ANSWER: Final = AnswerError(ErrorCause.ENGINE, "the body is no answer of the API")
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
@@ -103,6 +113,10 @@ class AnswerParser:
         """Whether only the answer shows that the response is whole, since a close ends it; set by the caller."""
         self.needs_json = False
         """Whether a response that is no JSON text, or only the beginning of one, is an error; set by the caller."""
+        self.needs_answer = False
+        """Whether a response of another form than the answers of the route is an error; set by the caller."""
+        self._has_answer = False
+        """Whether a record of the route's answers has arrived, and not only records of unknown form."""
         self._awaits_end = kind == JSON
         """Whether each whole response of the format has an end, and no finish reason has arrived."""
         self.choices = 1
@@ -133,7 +147,8 @@ class AnswerParser:
             return False
         if self._kind == JSON:
             held = self._held
-            if self.ended or (held.size_bytes and held.first[:1] not in _JSON_STARTS):
+            begins_other = held.size_bytes > 0 and held.first[:1] not in _JSON_STARTS
+            if self.ended or (begins_other and not self.needs_answer):
                 return False
             return held.size_bytes < MIN_DECIDED_BYTES or (held.may_be_error and held.size_bytes <= MAX_UNDECIDED_BYTES)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
@@ -224,11 +239,15 @@ class AnswerParser:
         elif self._held.size_bytes:
             text = self._held.take().removeprefix(_BOM)
             self._read_record(text, counts=False)
+            if self.needs_answer and self.error is None and is_scalar(text):
+                self.error = NO_ANSWER
             if self.needs_json and not (self.ended and text[:1] == b"{"):
                 is_json = self.ended if begins_container(text) else is_scalar(text)
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
+        elif complete and self.needs_answer and self._kind == JSON and not self.ended:
+            self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON
         all_ended = complete or self.choices == 1 or self._final_at >= 0
@@ -236,7 +255,7 @@ class AnswerParser:
             self._read_finish(last_record(self._last, lines=lines))
         is_empty = self.between_records or (self.is_beginning and not self.ended)
         if complete and self.needs_event and is_empty and not self.is_unreadable and self.error is None:
-            self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event of an answer")
+            self.error = NO_EVENT
         return rest if self._hides_usage else b""
 
     def _read(self, part: bytes) -> bytes:
@@ -261,7 +280,8 @@ class AnswerParser:
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
-        return self.begun and not self._splitter.rest and not self._id_records and self._reducer is None
+        reads_each = self._id_records or self.ended or self.choices > 1
+        return self._has_answer and not self._splitter.rest and not reads_each and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -275,16 +295,26 @@ class AnswerParser:
                 self._plain.use_crlf()
         if data is None:
             return False
+        if self.ended:
+            # What follows the end is no part of the answer.
+            return False
         if data.startswith(_DONE) and data.strip() == _DONE:
             self.ended = True
+            if self.begun and not self._has_answer and self.needs_event:
+                self.error = self.error or NO_EVENT
             return False
         if name in KEEP_ALIVES:
             return False
         first, self.begun = not self.begun, True
-        if first or self.is_beginning:
-            self.is_beginning = only_announces(data)
+        if first or self.is_beginning or not self._has_answer:
+            is_known = not self._format.members
+            kind = kind_of_first(data, is_known=is_known)
+            self.is_beginning = kind != OUTPUT and (first or self.is_beginning)
+            self._has_answer = self._has_answer or is_known or kind != UNKNOWN
         if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
+        if self.choices > 1 and may_finish(data) and (reason := cut_reason_in(data)):
+            self.finish_reason = reason
         if name == b"error":
             self.error = self.error or named_error(data)
         if not (self._id_records or self._must_parse(data)):
@@ -309,7 +339,7 @@ class AnswerParser:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
             if self._kind == JSON and not self._held.may_be_error:
-                whole = usage_of_text(data)
+                whole = usage_of_text(data, self._format.members)
                 if whole is not None:
                     (self._usage, self.finish_reason), self.ended, self._final_at = whole, True, self.delivered
                     return False
@@ -327,6 +357,8 @@ class AnswerParser:
         if fields is None:
             answers = list_of(data, MAX_ANSWERS + 1)
             if answers is not None:
+                if self._kind == JSON and self.needs_answer and not (answers and self._format.has_lists):
+                    self.error = NO_ANSWER
                 self._read_answers(answers)
                 return False
             reducer = JsonReducer(self._format.wanted)
@@ -338,6 +370,8 @@ class AnswerParser:
                 return False
         elif self._kind == JSON:
             self.ended = True
+            if self.needs_answer and not is_answer(fields, self._format.members):
+                self.error = error_in(fields) or NO_ANSWER
         return self._read_fields(fields, counts=counts)
 
     def _read_answers(self, answers: list[bytes]) -> None:
@@ -416,7 +450,7 @@ class AnswerParser:
     def _begin_reducing(self) -> bytes:
         """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""
         rest = self._splitter.take_rest()
-        self.begun = True
+        self.begun = self._has_answer = True
         self._reducer = JsonReducer(self._format.wanted)
         found = _DATA_FIELD.search(rest[:MAX_ID_CHARS]) if self._kind == EVENTS else None
         at = found.end() if found is not None else 0

@@ -10,6 +10,13 @@ from typing import Final
 import msgspec
 
 from penstock.answers.openai_fields import event_decoder
+from penstock.answers.usage_reader import members_of
+
+OUTPUT: Final = 0
+"""A part of an answer, an error, or an end."""
+ANNOUNCES: Final = 1
+UNKNOWN: Final = 2
+"""An event without choices, or of a form that no API of the presets has."""
 
 _EMPTY: Final = frozenset({b"", b"null", b'""', b"[]", b"{}"})
 _TYPES: Final = frozenset(
@@ -25,25 +32,37 @@ _TYPES: Final = frozenset(
 )
 """Types of events of Anthropic and of OpenAI's Responses without a part of the answer."""
 
+_KNOWN: Final = frozenset(
+    {"error", "message", "response", "done", "token", "generated_text", "text", "output_ids", "meta_info", "index"}
+)
+"""Members of which each event has one in the streams of other APIs: of Ollama, TGI and SGLang."""
 
-def only_announces(data: bytes) -> bool:
-    """Whether the data of an event has no part of an answer, no error and no end."""
+
+def kind_of_first(data: bytes, *, is_known: bool) -> int:
+    """What the data of an event is: OUTPUT, ANNOUNCES or UNKNOWN.
+
+    Args:
+        is_known: whether an event of any form is a part of an answer.
+    """
     try:
         event = event_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
+        return OUTPUT
     choices = event.choices
     if choices is None:
-        return bytes(event.type) in _TYPES
+        if event.type:
+            return ANNOUNCES if bytes(event.type) in _TYPES else OUTPUT
+        members = None if is_known else members_of(data)
+        return UNKNOWN if members is not None and _KNOWN.isdisjoint(members) else OUTPUT
     if bytes(event.error) not in _EMPTY:
-        return False
+        return OUTPUT
     if not choices:
-        return True
+        return UNKNOWN
     choice, delta = choices[0], choices[0].delta
     parts = [choice.text, choice.finish_reason]
     if delta is not None:
         if bytes(delta.content) not in _EMPTY:
-            return False
+            return OUTPUT
         parts += [delta.reasoning_content, delta.reasoning, delta.thinking, delta.tool_calls]
         parts += [delta.function_call, delta.refusal, delta.audio]
-    return [part for part in parts if bytes(part) not in _EMPTY] == []
+    return OUTPUT if [part for part in parts if bytes(part) not in _EMPTY] else ANNOUNCES

@@ -5,6 +5,7 @@ What this module does not read is read by place like any other answer (`usage_re
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from penstock.answers.openai_fields import answer_decoder, text_decoder
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import MAX_REPORTED_TOKENS, is_empty
+from penstock.answers.values import last_reason
 
 _NULL: Final = b"null"
 _ERROR: Final = b'"error"'
@@ -40,19 +42,27 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
     return None if read is None else (read, not is_empty(answer.choices))
 
 
-def usage_of_text(text: bytes) -> tuple[Usage, str] | None:
+def usage_of_text(text: bytes, members: Set[str]) -> tuple[Usage, str] | None:
     """The usage of an answer that is not streamed and contains no mark of an error, and its last finish reason.
 
-    Returns None if the answer must be read by place. `text` is a JSON text.
+    Returns None if the answer must be read by place.
+
+    Args:
+        text: a JSON text.
+        members: the members of which each answer of the format has one; empty if it may have any.
     """
     try:
         answer = text_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     read = None if answer.usage is None else _usage(answer.usage, None)
+    if members:
+        is_answer = "choices" in members if answer.choices is not None else bool(answer.data) and "data" in members
+        if not is_answer:
+            return None
     if read is None:
         return None
-    return read, (answer.choices[-1].finish_reason or "") if answer.choices else ""
+    return read, last_reason([choice.finish_reason or "" for choice in answer.choices or ()])
 
 
 def _usage(usage: Any, before: Usage | None) -> Usage | None:

@@ -35,6 +35,7 @@ class _Choice(msgspec.Struct):
 class _Text(msgspec.Struct):
     usage: _Usage | None = None
     choices: list[_Choice] | None = None
+    data: msgspec.Raw = _ABSENT
 
 
 class _Delta(msgspec.Struct):

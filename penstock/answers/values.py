@@ -5,6 +5,7 @@ Sources: as in `answer_errors`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,8 @@ from penstock.answers.answer_errors import error_in
 from penstock.answers.usage_reader import Fields, Raw, members_of, value_at
 
 MAX_TEXT_BYTES: Final = 1024
+MAX_CHOICES: Final = 128
+"""Maximum number of answers to one request of which the finish reasons are read."""
 
 _text: Final = msgspec.json.Decoder(str)
 _list: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -26,7 +29,25 @@ CUT_REASONS: Final = frozenset({"abort", "aborted", "cancelled", "canceled", "er
 (vllm/v1/engine/__init__.py), `abort` of SGLang (python/sglang/srt/managers/schedule_batch.py), `cancelled` of
 TensorRT-LLM (tensorrt_llm/executor/result.py). Engines that stop on SIGTERM end their streams in this way."""
 
+_NULL: Final = b"null"
 _NO_DELTA: Final = b'"message_delta"'
+
+
+def is_answer(fields: Fields, members: Set[str]) -> bool:
+    """Whether an object has one of the members of a route's answers; True if `members` is empty."""
+    if not members:
+        return True
+    found = [fields[name] for name in members if name in fields]
+    return [raw for raw in found if bytes(memoryview(raw)[:4]) != _NULL] != []
+
+
+def last_reason(reasons: Sequence[str]) -> str:
+    """The finish reason of several answers: that of one which the engine cut, else that of the last; empty for none."""
+    if len(reasons) > 1:
+        for reason in reasons:
+            if reason in CUT_REASONS:
+                return reason
+    return reasons[-1] if reasons else ""
 
 
 def list_of(data: bytes, most: int) -> list[bytes] | None:
@@ -60,15 +81,24 @@ def first_text(fields: Fields, paths: tuple[tuple[str, ...], ...], max_chars: in
 
 def finish_reason_in(fields: Fields) -> str:
     """The reason for which the answer ended, where the format of the record states it; empty without one."""
-    choice = _first_choice(fields)
-    if choice is not None:
-        return _text_at(choice, "finish_reason")
+    raw = fields.get("choices")
+    choices = list_of(bytes(raw), MAX_CHOICES) if raw is not None else None
+    if choices:
+        members = [members_of(choice) for choice in choices]
+        return last_reason([_text_at(each, "finish_reason") for each in members if each is not None])
     for member, name in (("delta", "stop_reason"), ("details", "finish_reason"), ("meta_info", "finish_reason")):
         raw = fields.get(member)
         inner = members_of(raw) if raw is not None else None
         if inner is not None and (reason := _text_at(inner, name)):
             return reason
     return _text_at(fields, "done_reason") or _text_at(fields, "stop_reason")
+
+
+def cut_reason_in(data: bytes) -> str:
+    """The finish reason in a record if the engine cut the answer; else empty."""
+    fields = members_of(data)
+    reason = "" if fields is None else finish_reason_in(fields)
+    return reason if reason in CUT_REASONS else ""
 
 
 def has_output(fields: Fields) -> bool:

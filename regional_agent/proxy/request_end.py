@@ -51,7 +51,7 @@ def response_of_refusal(
     """
     if engine_error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
         return engine_error, Outcome.ENGINE_ERROR
-    if refusal.reason is _NONE_READY and context.reported_error:
+    if context.reported_error and (refusal.reason is _NONE_READY or refusal.reason is _ENGINE_FAILED):
         return refusal_of_context(proxy, context, refusal), Outcome.ENGINE_ERROR
     own_deadline, is_batch = context.own_deadline, context.is_batch
     outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)

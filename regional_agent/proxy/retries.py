@@ -27,9 +27,11 @@ USAGE_REFUSED: Final = Reason.BAD_REQUEST
 MODEL_MISSING: Final = Reason.MODEL_NOT_READY
 ERROR_STATUS: Final = Reason.UNREACHABLE
 UNEXPLAINED: Final = Reason.ENDPOINT_FULL
+REDIRECTED: Final = Reason.ALREADY_TRIED
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
-the request although it should have a free slot, so that the body decides whether it failed."""
+the request although it should have a free slot, so that the body decides whether it failed; the engine redirects the
+client instead of an answer."""
 
 UNAVAILABLE: Final = "status 503"
 """The error of an engine that cannot serve now, which is no fault of the request."""
@@ -40,7 +42,9 @@ MAX_SHOWN: Final = 200
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
 
+_READS: Final = frozenset({b"GET", b"HEAD"})
 _USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED
+_CLOSED_EARLY: Final = RetryReason.CLOSED_EARLY
 _SATURATED: Final = Reason.SATURATED
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -59,6 +63,10 @@ def rejection_of(
             return reason or USAGE_REFUSED
     if status == 503 and attempt.is_charged:
         return UNEXPLAINED
+    if 300 <= status < 400 and isinstance(attempt, LocalAttempt) and _is_no_answer(context, status):
+        attempt.failed(Outcome.ENGINE_ERROR)
+        context.reported_error = f"status {status}"
+        return REDIRECTED
     if reason is not None or status < 400:
         return reason
     if status == 404 and isinstance(attempt, LocalAttempt) and _may_lack_model(proxy, context, attempt):
@@ -79,6 +87,11 @@ def after_rejection(
     if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
         return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
     if reason is ERROR_STATUS and attempt.is_charged:
+        attempt.failed_first(context)
+        return RetryReason.ENGINE_ERROR
+    if reason is REDIRECTED:
+        if not _may_move(proxy, context, attempt):
+            return refusal_of_error(context)
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
@@ -189,6 +202,9 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
         return Refusal(_ENGINE_FAILED, why.value)
     if context.request.body_dropped:
         return Refusal(_ENGINE_FAILED, f"{why.value}, and the body was not kept for a retry")
+    route = context.request.route
+    if why is _CLOSED_EARLY and route is not None and not route.repeatable:
+        return Refusal(_ENGINE_FAILED, f"{why.value}, and the engine may have begun")
     if budget.withdraw(now):
         return None
     reason = _ENGINE_FAILED if rules.charges_endpoint else _SATURATED
@@ -232,6 +248,13 @@ def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt
     if context.request.body_dropped or context.needs_object:
         return False
     return proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name})
+
+
+def _is_no_answer(context: RequestContext, status: int) -> bool:
+    """Whether a redirection is an error: no API of a preset has one. A route of the policy may redirect to a store of
+    objects, and 304 responds to a condition of a client that reads."""
+    route, request = context.request.route, context.request
+    return route is not None and not route.source and (status != 304 or request.method not in _READS)
 
 
 def _may_move(proxy: Proxy, context: RequestContext, attempt: Attempt) -> bool:

@@ -41,7 +41,9 @@ class LoraEngine(SmallHttp):
             return 200, b""
         name = json.loads(body)["model"]
         self.asked_for.append(name)
-        return (200, b'{"ok": 1}') if name in (self.base, *self.adapters) else (404, b'{"error": "no such model"}')
+        return (
+            (200, b'{"choices": []}') if name in (self.base, *self.adapters) else (404, b'{"error": "no such model"}')
+        )
 
 
 @asynccontextmanager

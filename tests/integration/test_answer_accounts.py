@@ -27,7 +27,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import SSE_HEAD, ask, chunk, code, post
+from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine
 from tests.support.wait import until
@@ -457,6 +457,17 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
 
 
+OTHERS = (b'{"foo": 1}', b"{}", b"null", b'"busy"', b"5", b"[]", b'[{"choices": []}]', b'{"choices": null}', b"")
+"""Bodies that are JSON, or none, and no answer to a chat."""
+
+FOREIGN = (
+    (event({"foo": 1}), event({"bar": 2}), DONE),
+    (event({"detail": "no"}),),
+    (event({"id": "c", "choices": []}), event({"id": "c", "choices": []}), DONE),
+)
+"""Streams without an event of a chat."""
+
+
 PAGE = b"<!doctype html><title>Sign in</title>"
 PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
@@ -471,8 +482,15 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
         (responds(b"busy", head=PAGE_HEAD.replace(b"html", b"plain")), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
         (responds(b"not found"), STREAM, 502, 502),
+        *((responds(body), PLAIN, 502, 200) for body in OTHERS),
+        *((responds(body), STREAM, 502, 200 if body[:1] in b"{[" and body else 502) for body in OTHERS),
+        (responds(b'{"foo": 1}', head=b"HTTP/1.1 202 Accepted\r\n"), PLAIN, 502, 202),
+        (responds(b'{"foo": 1}', head=b"HTTP/1.1 206 Partial Content\r\n"), PLAIN, 502, 206),
+        (responds(body_of(WHOLE)[:60], head=HEAD.replace(b"200", b"206")), PLAIN, 502, 206),
+        (responds(b"", head=b"HTTP/1.1 205 Reset Content\r\n"), PLAIN, 502, 205),
+        (responds(body_of({"foo": "y" * 1000})), PLAIN, 200, 200),
+        *((streams(*parts), STREAM, 502, 200) for parts in FOREIGN),
     ],
-    ids=["text", "half", "half, begun", "page", "plain", "page for a stream", "text for a stream"],
 )
 async def test_what_is_no_answer_is_an_error_of_the_engine(
     tmp_path: Path, script: Script, asked: dict[str, Any], status: int, of_own_route: int
@@ -481,12 +499,11 @@ async def test_what_is_no_answer_is_an_error_of_the_engine(
         meter(agent)
         answer = await ask(agent, body=body_of(asked))
         assert (answer.status, metered(agent)) == (status, (0, 0, 0, 0))
-        assert agent.counted() == {"engine_error" if status == 200 else "refused": 1}
+        assert agent.counted() == {"engine_error": 1}
         (endpoint,) = agent.endpoints.every()
         agent.endpoints.failures.check(endpoint.now() + JUDGED_AFTER_S)
         assert endpoint.ejection.failures == 1
-        own = tuple(replace(route, source="routes.yaml:1") for route in agent.config.policy.routes)
-        agent.config.policy = replace(agent.config.policy, routes=own)
+        as_own(agent)
         assert (await ask(agent, body=body_of(asked))).status == of_own_route
 
 
@@ -506,7 +523,7 @@ async def test_json_lines_of_any_content_type_are_metered(tmp_path: Path, stated
         agent.config.policy = replace(agent.config.policy, routes=tuple(preset_routes("ollama")))
         answer = await ask(agent, body=body_of(PLAIN), path="/api/chat")
         if form == "text":
-            assert (answer.status, agent.counted(), metered(agent)) == (502, {"refused": 1}, (0, 0, 0, 0))
+            assert (answer.status, agent.counted(), metered(agent)) == (502, {"engine_error": 1}, (0, 0, 0, 0))
             return
         assert answer.body == body
         is_read = form != "pretty" or stated != b"application/x-ndjson"
@@ -609,7 +626,7 @@ async def test_the_table_decides_whether_an_error_charges_its_endpoint(
 
 
 async def test_a_result_named_error_is_no_error(tmp_path: Path) -> None:
-    body = json.dumps({"error": 0.12}).encode()
+    body = json.dumps({"error": 0.12, "choices": []}).encode()
     async with engine(responds(body)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         answer = await ask(agent, body=body_of(PLAIN))
         assert (answer.status, answer.body) == (200, body)
@@ -1002,6 +1019,7 @@ async def test_a_response_without_content_uses_no_tokens(tmp_path: Path) -> None
 
     async with engine(empty) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
+        as_own(agent)
         assert (await ask(agent, body=body_of(PLAIN))).status == 204
         assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
 
@@ -1030,6 +1048,7 @@ async def test_a_request_that_only_reads_or_counts_tokens_uses_none(tmp_path: Pa
 async def test_an_empty_body_uses_no_tokens_and_an_empty_stream_is_an_error(tmp_path: Path) -> None:
     async with engine(responds(b"")) as gpu, running_agent(tmp_path / "whole", [gpu.address]) as agent:
         meter(agent)
+        as_own(agent)
         assert (await ask(agent, body=body_of(PLAIN))).status == 200
         assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
     for parts in ((), (b": ping\n\n",)):
@@ -1218,8 +1237,28 @@ async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp
         assert (agent.counted(), metered(agent)[:3]) == ({"engine_error": 1}, (0, 0, 0))
 
 
+async def test_a_request_of_a_route_that_is_not_repeatable_is_not_sent_again_after_a_cut(tmp_path: Path) -> None:
+    async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with (
+        engine(breaks) as one,
+        engine(breaks) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        once = tuple(replace(route, repeatable=False) for route in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        answer = await ask(agent, body=body_of(PLAIN))
+        assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        assert len(one.requests) + len(two.requests) == 1
+        assert agent.held() == 0
+
+
 async def test_the_sizes_of_answered_requests_are_measured_for_the_planner(tmp_path: Path) -> None:
-    async with engine(responds(b'"%b"' % (b"x" * 4998))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    async with (
+        engine(responds(b'{"choices": ["%b"]}' % (b"x" * 4982))) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
         body = body_of(PLAIN)
         for _ in range(2):
             assert (await ask(agent, body=body)).status == 200

@@ -31,7 +31,10 @@ async def test_a_file_that_is_deleted_while_its_batch_runs_fails_the_batch_and_k
 
     async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await release.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 27\r\n\r\n{"choices": [], "data": []}'
+        )
 
     store = job_store(tmp_path / "store", concurrency=1)
     async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):

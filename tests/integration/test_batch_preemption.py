@@ -39,7 +39,7 @@ class Gate:
     async def __call__(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if b"text " not in received.body:
             self.chats += bool(received.body)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
             return
         text = received.body.decode().partition("text ")[2].partition('"')[0]
         self.running.add(text)

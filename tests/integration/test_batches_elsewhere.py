@@ -37,7 +37,7 @@ class Gate:
         elif received.body:
             self.held_chats += 1
             await self.chats.wait()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
         else:
             await embeds(e, received, writer)
 

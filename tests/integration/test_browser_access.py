@@ -42,7 +42,8 @@ async def engine_with_its_own(e: ScriptedEngine, received: ReceivedRequest, writ
     """Permits every origin, as vLLM does by default."""
     writer.write(
         b"HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nAccess-Control-Allow-Credentials: true\r\n"
-        b"Access-Control-Expose-Headers: x\r\nContent-Length: 2\r\n\r\n{}"
+        b"Access-Control-Expose-Headers: x\r\nContent-Length: 15\r\n\r\n"
+        b'{"choices": []}'
     )
 
 

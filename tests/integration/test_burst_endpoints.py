@@ -242,7 +242,7 @@ async def test_a_region_without_a_ready_endpoint_uses_it(tmp_path: Path) -> None
         async with running_agent(tmp_path, [], burst=[entry]) as agent:
             use_price(agent, PRICE)
             answer = await ask(agent)
-            assert (answer.status, json.loads(answer.body)) == (200, {"ok": 1})
+            assert (answer.status, json.loads(answer.body)) == (200, {"choices": []})
             for other_region_serves in (True, False):
                 readiness = Readiness(agent.config, agent.endpoints, lambda serves=other_region_serves: serves)
                 assert readiness.not_ready_reason() is None
@@ -312,7 +312,7 @@ async def test_it_serves_what_the_only_other_endpoint_of_the_region_fails(tmp_pa
             assert len(own.requests) == 1
             burst.status = 500
             if failure.startswith(b"HTTP/1.1 50"):
-                assert json.loads((await ask(agent)).body) == {"ok": 1}, "the last error is forwarded"
+                assert json.loads((await ask(agent)).body) == {"choices": []}, "the last error is forwarded"
             use_price(agent, None)
             assert (await ask(agent)).status >= 429
             assert agent.held() == 0

@@ -74,7 +74,7 @@ class KeyedEngine(SmallHttp):
             return 200, json.dumps({"data": [{"id": name} for name in self.models]}).encode()
         if json.loads(body)["model"] not in self.models:
             return 404, b'{"error": "no such model"}'
-        return 200, b'{"ok": 1}'
+        return 200, b'{"choices": []}'
 
 
 def put(file: Path, text: str) -> Path:
@@ -127,7 +127,7 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
             await until(lambda: pool.ready == 1 and bool(named(agent, "gpu-0").readings))
             assert named(agent, "gpu-0").reported.loaded == {MODEL}
             reply = await ask(agent, "X-Team: of-the-client")
-            assert (reply.status, reply.body) == (200, b'{"ok": 1}')
+            assert (reply.status, reply.body) == (200, b'{"choices": []}')
             ((headers, body),) = keyed.requests_to(CHAT)
             assert headers[b"authorization"] == f"Bearer {SECRET}".encode()
             assert headers[b"x-team"] == b"search"
@@ -349,7 +349,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def answers_200(e: ScriptedEngine, received: ReceivedRequest, writer: Any) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
 
 
 @pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
@@ -358,7 +358,7 @@ async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Pa
 
     async def notes_certificate(e: ScriptedEngine, received: ReceivedRequest, writer: Any) -> None:
         shown.append(dict(field[0] for field in writer.get_extra_info("peercert")["subject"])["commonName"])
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
         writer.close()
 
     def offer(name: str) -> None:

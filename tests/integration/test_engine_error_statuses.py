@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.tenants import Tenant
 from tests.support.agents import running_agent
-from tests.support.chats import JSON_ANSWER, ask, chunk, code
+from tests.support.chats import JSON_ANSWER, as_own, ask, chunk, code
 from tests.support.failing_engines import FAILED, SERVES, ejected, fails, request
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 
@@ -164,3 +164,34 @@ async def test_an_error_is_forwarded_when_the_retry_budget_is_used_up(tmp_path: 
         answer = await ask(agent, body=request())
         assert (answer.status, answer.body) == (500, FAILED)
         assert len(one.requests) + len(two.requests) == 1
+
+
+@pytest.mark.parametrize("status", [300, 302, 304, 307])
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_a_redirection_in_place_of_an_answer_is_an_error(tmp_path: Path, status: int, repeatable: bool) -> None:
+    async def redirects(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status} X\r\nLocation: http://{e.address}/v1/chat/completions/\r\n"
+        writer.write(f"{head}Content-Length: 0\r\n\r\n".encode())
+
+    async with (
+        engine(redirects) as bad,
+        engine(SERVES) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        once = tuple(replace(route, repeatable=repeatable) for route in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        answers = [await ask(agent, body=request()) for _ in range(12)]
+        assert 1 <= len(bad.requests) <= 4 + 8 * (not repeatable), "the endpoint is charged"
+        assert {answer.status for answer in answers} == ({200} if repeatable else {200, 502})
+        assert not [answer for answer in answers if "location" in answer.headers]
+        lost = 0 if repeatable else len(bad.requests)
+        assert agent.counted() == {"ok": 12 - lost, **({"engine_error": lost} if lost else {})}
+    async with engine(redirects) as bad, running_agent(tmp_path, [bad.address]) as agent:
+        answer = await ask(agent, body=request())
+        assert (answer.status, code(answer.body), f"status {status}".encode() in answer.body) == (
+            502,
+            "engine_failed",
+            True,
+        )
+        as_own(agent)
+        assert (await ask(agent, body=request())).status == status, "a route of the policy may redirect"

@@ -37,7 +37,7 @@ BODY = json.dumps({"model": MODEL, "messages": []}).encode()
 
 
 async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}')
+    writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"choices": []}')
 
 
 @asynccontextmanager

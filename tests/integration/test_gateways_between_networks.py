@@ -54,7 +54,7 @@ class Engine(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self): self.answer(b"{{}}")
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"])); self.answer(b'{{"ok": 1}}')
+        self.rfile.read(int(self.headers["content-length"])); self.answer(b'{{"choices": []}}')
     def answer(self, body):
         self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
         self.wfile.write(body)

@@ -38,7 +38,7 @@ class LimitedEngine(SmallHttp):
         if method == b"GET":
             return 200, b""
         self.served += 1
-        return 200, b'{"ok": 1}'
+        return 200, b'{"choices": []}'
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ class OllamaHost(SmallHttp):
             return 200, b"{}"
         if path == "/v1/chat/completions":
             await self.may_answer.wait()
-            return 200, b'{"ok":1}'
+            return 200, b'{"choices":[]}'
         return (404, b"") if path == "/metrics" else (200, b"{}")
 
 

@@ -47,7 +47,7 @@ def keeps(name: str, *, split: bool = False) -> Script:
                     await asyncio.sleep(0.05 if split else 0)
                 writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
                 return
-            writer.write(_json(200, {"id": object_id, "prompt_id": object_id}))
+            writer.write(_json(200, {"id": object_id, "prompt_id": object_id, "output": []}))
             return
         object_id = target.decode().split("/")[2 if target.startswith(b"/history") else 3]
         writer.write(_json(200 if object_id in created else 410, {"method": method.decode(), "at": name}))

@@ -88,7 +88,7 @@ class SleepingEngine(SmallHttp):
             return (500, b"") if len(self.warmed) in self.fails else (200, b"{}")
         if path == "/v1/chat/completions":
             self.warm_at_first.append(len(self.warmed))
-            return (500, b"asleep") if self.asleep else (200, b'{"ok":1}')
+            return (500, b"asleep") if self.asleep else (200, b'{"choices":[]}')
         return (404, b"") if path == "/metrics" else (200, b"{}")
 
 

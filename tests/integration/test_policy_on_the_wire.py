@@ -55,7 +55,7 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
         AccessLog(file, 1.0, Random(1), LogSigner(region, "agent", agent_sessions(region, "agent")))
         for file, region in zip(files, REGIONS, strict=True)
     ]
-    usage = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
+    usage = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
     released = asyncio.Event()
 
     async def counts_tokens(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ def with_lighter(agent: Agent, percent: float | None = None, *, fallback: bool =
 
 
 async def responds_with_its_model(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    answer = json.dumps({"served": json.loads(received.body)}).encode()
+    answer = json.dumps({"choices": [], "served": json.loads(received.body)}).encode()
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
     )

@@ -11,7 +11,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
 from tests.support.agents import admin_service, running_agent
-from tests.support.chats import BODY, CHAT, answers
+from tests.support.chats import BODY, CHAT, answers, as_own
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.tunnels import UPGRADE, echoing
@@ -118,6 +118,8 @@ async def test_no_answer_has_the_address_of_an_engine(tmp_path: Path) -> None:
         running_agent(tmp_path / "es", [gpu.address], region="eu-es") as server,
         running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
     ):
+        for each in (server, agent):
+            as_own(each)
         for address in (server.traffic, agent.traffic):
             client = await RawClient.connect(address)
             for _ in range(3):

@@ -13,7 +13,7 @@ from regional_agent.http.client_transport import LINGER_S
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
-from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
+from tests.support.chats import ANSWER, BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine, post
 from tests.support.uploads import LIMITS, TRANSCRIPTIONS, taker, upload_head
@@ -261,7 +261,7 @@ async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: 
         await until(lambda: not connection.sequencer.is_idle)
         release.set()
         for _ in range(2):
-            assert (await client.answer()).body == b'{"ok": 1}'
+            assert (await client.answer()).body == ANSWER
         client.send(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"ok\n", "and nothing before it"
 

@@ -37,14 +37,14 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> 
 
 async def test_an_incomplete_event_does_not_hide_the_error_event(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(SSE_HEAD + chunk(b"data: {}\n\n") + chunk(b'data: {"choi'))
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b'data: {"choi'))
         writer.close()
 
     async with engine(dies) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         first, half, event, end = (await client.answer()).body.split(b"\n\n")
-        assert (first, half, end) == (b"data: {}", b'data: {"choi', b"")
+        assert (first, half, end) == (b"data: 1", b'data: {"choi', b"")
         assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
 
 

@@ -15,7 +15,7 @@ from penstock.health.region_health import RegionState
 from penstock.routes.route import ModelLocation, ModelSource, Route
 from regional_agent.requests.client_location import Locator
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
+from tests.support.chats import ANSWER, BODY, CHAT, SSE_HEAD, answers, as_own, ask, chunk, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -107,7 +107,7 @@ async def test_a_pipelined_invalid_request_is_refused_in_order(tmp_path: Path) -
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY) + b"nonsense\r\n\r\n")
-        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == ANSWER
         assert (await client.answer()).status == 400
         assert await client.closed()
 
@@ -123,7 +123,7 @@ async def test_spaces_of_a_request_line_are_counted_wherever_it_is(tmp_path: Pat
         sent = before + line.replace(b"  ", b" ") + line
         for at in range(0, len(sent), size):
             connection.data_received(sent[at : at + size])
-        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == ANSWER
         assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 400
         assert await client.closed()
@@ -389,6 +389,7 @@ async def test_responses_without_a_body_are_relayed_so(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 %b X\r\n%b\r\n" % (status, b"" if status == b"204" else b"Content-Length: 7\r\n"))
 
     async with engine(bare) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
         client = await RawClient.connect(agent.traffic)
         for status in (204, 304, 204):
             client.send(post(BODY, f"X-Status: {status}"))

@@ -13,6 +13,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener_state import ListenerState
 from tests.support.agents import MAX_BODY_BYTES, Agent, running_agent
 from tests.support.chats import (
+    ANSWER,
     BODY,
     CHAT,
     SSE_HEAD,
@@ -288,7 +289,7 @@ async def test_pipelining_is_bounded_within_one_read(tmp_path: Path) -> None:
         assert len(connection.sequencer._waiting) <= Limits().max_pipelined
         release.set()
         assert (await client.answer()).status == 200
-        for count, answer in ((2000, b"ok\n"), (200, b'{"ok": 1}'), (2000, b"ok\n")):
+        for count, answer in ((2000, b"ok\n"), (200, ANSWER), (2000, b"ok\n")):
             for _ in range(count):
                 assert (await client.answer()).body == answer
         client.send(small)
@@ -308,7 +309,7 @@ async def test_large_pipelined_bodies_of_every_kind_are_answered_in_order(tmp_pa
             client.send((offer + post(whole) + offer * 40 + chunked) * 3)
         for _ in range(9):
             bodies = [(await client.answer()).body for _ in range(43)]
-            assert bodies == [b"ok\n", b'{"ok": 1}', *[b"ok\n"] * 40, b'{"ok": 1}']
+            assert bodies == [b"ok\n", ANSWER, *[b"ok\n"] * 40, ANSWER]
 
 
 async def deaf_client(agent: Agent) -> tuple[RawClient, ClientConnection]:
@@ -449,7 +450,7 @@ async def test_the_head_limit_applies_at_any_position(tmp_path: Path, before: by
 
 
 async def test_a_number_of_any_length_in_a_body_leaks_no_reservation(tmp_path: Path) -> None:
-    usage = b'{"usage": {"prompt_tokens": 9, "completion_tokens": 9}}'
+    usage = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 9}}'
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(usage), usage))

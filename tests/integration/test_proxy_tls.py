@@ -20,7 +20,7 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.agents import running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
-from tests.support.chats import BODY, answers
+from tests.support.chats import ANSWER, BODY, answers
 from tests.support.on_uvloop import on_uvloop
 from tests.support.planet import plan
 from tests.support.sockets import Answer, RawClient, engine, post
@@ -71,7 +71,7 @@ async def test_clients_are_served_over_tls_and_engines_receive_the_scheme(tmp_pa
         assert over.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
         for _ in range(3):
             over.send(post(BODY))
-            assert (await over.answer()).body == b'{"ok": 1}'
+            assert (await over.answer()).body == ANSWER
         assert gpu.requests[0].header("x-forwarded-proto") == "https"
         with pytest.raises(ssl.SSLCertVerificationError):
             await connect(agent.traffic, client(made, ca="stranger"))

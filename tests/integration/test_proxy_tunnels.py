@@ -10,7 +10,7 @@ from random import Random
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.websocket.websocket_frames import BINARY
 from tests.support.agents import running_agent
-from tests.support.chats import BODY, answers
+from tests.support.chats import ANSWER, BODY, answers
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.tunnels import BYE, HELLO, UPGRADE, echoing
@@ -74,7 +74,7 @@ async def test_a_declined_or_unknown_upgrade_is_an_ordinary_response(tmp_path: P
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
-        assert (await client.answer()).body == b'{"ok": 1}', "the engine does not support WebSocket"
+        assert (await client.answer()).body == ANSWER, "the engine does not support WebSocket"
         assert await client.closed()
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE.replace(b"realtime", b"nothing") + b"\r\n")
@@ -102,7 +102,7 @@ async def test_many_upgrade_offers_in_one_request_are_accepted(tmp_path: Path) -
         client.send(offer * 1200 + posted + offer)
         for _ in range(1200):
             assert (await client.answer()).body == b"ok\n"
-        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == ANSWER
         assert (await client.answer()).body == b"ok\n"
         assert gpu.requests[0].body == BODY
 

@@ -177,15 +177,15 @@ async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_pat
         responds(b'{"error": {"message": "broken", "type": "server_error"}}'),
         responds(b'{"choices": [{"finish_reason": "abort"}]}'),
         responds(b'{"object": "list"'),
-        responds(b'{"object": "list"}', "Cache-Control: no-store"),
-        responds(b'{"object": "list"}', "Cache-Control: max-age=9, Private"),
-        responds(b'{"object": "list"}', "Cache-Control: no-store", "Cache-Control: max-age=9"),
-        responds(b'{"object": "list"}', "Set-Cookie: a=b"),
-        responds(b'{"object": "list"}', "Vary: x-user"),
-        responds(b'{"object": "list"}', status=201),
-        responds(b'{"object": "list"}', status=422),
-        responds(b'{"object": "%b"}' % (b"x" * 100)),
-        responds(b'{"object": "list"}'),
+        responds(b'{"object": "list", "data": []}', "Cache-Control: no-store"),
+        responds(b'{"object": "list", "data": []}', "Cache-Control: max-age=9, Private"),
+        responds(b'{"object": "list", "data": []}', "Cache-Control: no-store", "Cache-Control: max-age=9"),
+        responds(b'{"object": "list", "data": []}', "Set-Cookie: a=b"),
+        responds(b'{"object": "list", "data": []}', "Vary: x-user"),
+        responds(b'{"object": "list", "data": []}', status=201),
+        responds(b'{"object": "list", "data": []}', status=422),
+        responds(b'{"data": [], "object": "%b"}' % (b"x" * 100)),
+        responds(b'{"object": "list", "data": []}'),
     ]
 
     async def responds_in_turn(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -294,7 +294,7 @@ async def test_versions_of_a_model_have_responses_of_their_own(tmp_path: Path) -
 
 
 async def test_a_hit_is_billed_as_the_document_says_and_uses_no_gpu_time(tmp_path: Path) -> None:
-    answer = b'{"object": "list", "usage": {"prompt_tokens": 1000, "total_tokens": 1000}}'
+    answer = b'{"object": "list", "data": [], "usage": {"prompt_tokens": 1000, "total_tokens": 1000}}'
     free = ResultCache("free", ("*",), ("free",))
     paid = ResultCache("paid", ("*",), ("paid",), price_percent=50.0)
     log = AccessLog(tmp_path / "log", 1.0, Random(1))
@@ -323,7 +323,7 @@ async def test_a_hit_is_billed_as_the_document_says_and_uses_no_gpu_time(tmp_pat
 
 
 async def test_a_hit_counts_in_budgets_as_the_document_says(tmp_path: Path) -> None:
-    answer = b'{"object": "list", "usage": {"prompt_tokens": 1000, "total_tokens": 1000}}'
+    answer = b'{"object": "list", "data": [], "usage": {"prompt_tokens": 1000, "total_tokens": 1000}}'
     async with keeping(tmp_path, replace(ALL, price_percent=25.0), script=responds(answer)) as kept:
         limited(
             kept.agent,

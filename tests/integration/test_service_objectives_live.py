@@ -49,7 +49,7 @@ async def test_an_engine_too_slow_for_the_objective_is_reported(tmp_path: Path, 
     async def slowly(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if received.head.startswith(b"POST"):
             await asyncio.sleep(0.05)  # five times as long as the objective allows
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
 
     policies = bundle(tmp_path / "bundle", "service_objective: {first_byte_s: 0.01, share: 0.9}")
     with control_planes("a", tmp_path, own_etcd.endpoint, policies) as (server,):

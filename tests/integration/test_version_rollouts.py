@@ -94,7 +94,7 @@ class Fleet:
 async def serves(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     body = json.loads(received.body)
     assert body["model"] in ("v1", "v2")
-    answer = json.dumps({"usage": {"prompt_tokens": 1, "completion_tokens": 20}}).encode()
+    answer = json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 20}}).encode()
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
     )

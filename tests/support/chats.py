@@ -23,7 +23,9 @@ BODY = json.dumps({"model": MODEL, "stream": True, "stream_options": USAGE_ASKED
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 """The start of a request head."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-JSON_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"ok": 1}'
+ANSWER = b'{"choices": [], "content": []}'
+"""The body of an answer of several APIs: chats, Anthropic's messages."""
+JSON_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n" + ANSWER
 NOBODY = Address("127.0.0.1", 1)
 """An address that refuses connections: no process listens on port 1."""
 
@@ -35,6 +37,12 @@ async def ask(agent: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/
     answer = await client.answer()
     client.close()
     return answer
+
+
+def as_own(agent: Agent) -> None:
+    """Make the routes of the presets routes of the policy, whose answers may have any form."""
+    own = tuple(replace(route, source="routes.yaml:1") for route in agent.config.policy.routes)
+    agent.config.policy = replace(agent.config.policy, routes=own)
 
 
 def limit_queue(agent: Agent, **limits: Any) -> None:

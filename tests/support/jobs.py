@@ -41,7 +41,7 @@ async def embeds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.S
     if not received.body:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         return
-    body = json.dumps({"object": "list", "text": json.loads(received.body)["input"]}).encode()
+    body = json.dumps({"choices": [], "data": [], "text": json.loads(received.body)["input"]}).encode()
     writer.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     )

@@ -128,11 +128,11 @@ def intake_of(
         estimate: of the request.
         hides_usage: whether the agent asked for the usage of the stream, and not the client.
     """
-    by_name, streaming = head.by_name, estimate.streaming
-    if not 200 <= head.status < 300 or head.status in NO_BODY_STATUSES:
+    by_name, streaming, answer_format = head.by_name, estimate.streaming, formats.of(route)
+    if not 200 <= head.status < 300 or (head.status in NO_BODY_STATUSES and not answer_format.members):
         return None
     length = by_name.get(b"content-length")
-    if length == b"0" and not streaming:
+    if length == b"0" and not (streaming or answer_format.members):
         return None
     content_type = by_name.get(b"content-type", b"")
     stated = _kinds.get(content_type)
@@ -144,13 +144,15 @@ def intake_of(
     if coding:
         codings = [token.strip() for token in coding.lower().split(b",")]
         coding = b",".join([token for token in codings if token != b"identity"])
-    kind, answer_format = stated, formats.of(route)
+    kind = stated
     has_events = streaming and (route is None or route.stream is _SSE_KIND)
     has_lines = streaming and route is not None and route.stream is _LINES_KIND
     if stated <= _UNSTATED:
         kind = EVENTS if has_events else JSON
     if has_lines and stated != EVENTS:
         kind = LINES
+    if answer_format.members and (length == b"0" or head.status in NO_BODY_STATUSES):
+        kind = JSON
     is_text = stated == _TEXT and (route is None or (not route.source and route.body is _JSON_BODY))
     if_json = if_events = None
     if has_lines and kind != stated and not coding:
@@ -166,7 +168,12 @@ def intake_of(
     intake.parser.choices = estimate.ask.count
     closes = length is None and b"transfer-encoding" not in by_name
     needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
-    intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end and head.status != 206
+    intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end
+    if head.status == 206 and not answer_format.members:
+        intake.parser.needs_json = False
+    intake.parser.needs_answer = bool(answer_format.members)
+    if if_json is not None:
+        if_json.needs_answer = intake.parser.needs_answer
     intake.needs_json = kind == LINES and (stated >= JSON or is_text) and not coding
     return intake
 

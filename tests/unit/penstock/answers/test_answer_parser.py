@@ -9,6 +9,7 @@ import zlib
 from typing import Any
 
 import brotli
+import msgspec
 import pytest
 
 from penstock.answers.answer_errors import ErrorCause
@@ -16,7 +17,7 @@ from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.token_counts import Usage
-from penstock.routes.presets.preset_registry import preset_routes
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import Route
 
 CHAT, RESPONSES, MESSAGES, TGI, SGLANG, OLLAMA = (
@@ -597,7 +598,7 @@ def test_usage_before_the_output_is_not_that_of_the_whole_answer(size: int) -> N
     reader = parser(hides=True)
     read(early + stream(delta("a"), delta("b")), size, reader, complete=False)
     assert (reader.usage, reader.usage_is_final, reader.delivered) == (Usage(12, 0), False, 2)
-    for again in (WHOLE, WHOLE + event({"choices": [], "usage": USAGE}), WHOLE + DONE, DONE + WHOLE):
+    for again in (WHOLE, WHOLE + event({"choices": [], "usage": USAGE}), WHOLE + DONE):
         reader = parser()
         read(early + again, size, reader)
         assert (reader.usage, reader.usage_is_final) == (READ, True)
@@ -817,3 +818,50 @@ def test_an_end_without_usage_is_no_output() -> None:
         for _ in range(2):
             read.finish(complete=True)
             assert (read.delivered, read.ended) == (expected, True)
+
+
+@pytest.mark.parametrize("size", [1, 30, 100_000])
+@pytest.mark.parametrize(
+    "late",
+    [{"choices": [], "usage": {"prompt_tokens": 999, "completion_tokens": 999}}, {"error": {"code": 500}}, delta("x")],
+)
+def test_what_follows_the_end_is_no_part_of_the_answer(late: dict[str, Any], size: int) -> None:
+    reader = parser()
+    read(WHOLE + DONE + event(late), size, reader)
+    assert (reader.usage, reader.usage_is_final, reader.error, reader.ended) == (READ, True, None, True)
+
+
+@pytest.mark.parametrize("size", [1, 30, 100_000])
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("kind", [EVENTS, JSON])
+def test_one_of_two_answers_that_the_engine_cut_makes_the_whole_a_cut(cut: int, size: int, kind: int) -> None:
+    reasons = ["abort" if index == cut else "stop" for index in range(2)]
+    ends = [{"index": index, "delta": {}, "finish_reason": reason} for index, reason in enumerate(reasons)]
+    report = {"choices": [], "usage": USAGE}
+    text = stream(delta("a"), delta("b", index=1), *({"choices": [end]} for end in ends), delta(index=1), report) + DONE
+    reader = parser(kind=kind)
+    reader.choices = 2
+    read(text if kind == EVENTS else json.dumps({**report, "choices": ends}).encode(), size, reader)
+    assert (reader.is_cut, reader.usage) == (True, READ)
+
+
+@pytest.mark.parametrize(
+    "name", ["openai-chat-completions", "openai-embeddings", "anthropic-messages", "sglang-generate"]
+)
+def test_the_answers_of_a_preset_have_a_member_of_its_api(name: str) -> None:
+    route = next(route for preset in PRESETS for route in preset_routes(preset) if route.name == name)
+    (member, *_) = AnswerFormat(route).members
+    for text, is_answer in (
+        ({member: [1]}, True),
+        ({member: [1], "error": None}, True),
+        ({member: None}, False),
+        ({"foo": 1}, False),
+        ([], False),
+        ([{member: 1}], name == "sglang-generate"),
+        (7, False),
+    ):
+        reader = parser(route, JSON)
+        reader.needs_answer = reader.needs_json = True
+        read(json.dumps(text).encode(), 100, reader)
+        assert (reader.error is None) == is_answer, text
+    assert not AnswerFormat(msgspec.structs.replace(route, source="routes.yaml:1")).members
