@@ -27,23 +27,23 @@ from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSession
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
 from lab.memory_store import MemoryStore
 from tests.support.api_app import TOKEN, served
+from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.identities import control_plane_id, sessions_of_fleet
 from tests.support.paths import PLANET
 from tests.support.wait import until, until_async
-from tests.unit.control_plane.test_browser_sessions import Clock
 
 PAGE = {"x-penstock-ui": "1"}
 ADMIN = Caller("ada", Role.ADMIN)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SetClock:
+    return SetClock(1_000_000.0)
 
 
 @asynccontextmanager
-async def revocations_on(store: ConfigStore, clock: Clock) -> AsyncIterator[SessionRevocations]:
+async def revocations_on(store: ConfigStore, clock: SetClock) -> AsyncIterator[SessionRevocations]:
     """The revocations of one control plane, which follow the store."""
     revocations = SessionRevocations(store, AuditLog(store, clock), rng=Random(1), clock=clock)
     revocations.informer.start()
@@ -54,7 +54,7 @@ async def revocations_on(store: ConfigStore, clock: Clock) -> AsyncIterator[Sess
         await revocations.informer.stop()
 
 
-def begun(clock: Clock, caller: str = "eve") -> Session:
+def begun(clock: SetClock, caller: str = "eve") -> Session:
     sessions = BrowserSessions(b"secret", clock)
     session = sessions.open(sessions.seal("key", caller))
     assert session is not None
@@ -139,7 +139,7 @@ async def _is_accepted(http: httpx.AsyncClient, page: dict[str, str]) -> bool:
     return await status(http, page) == 200
 
 
-async def test_other_control_planes_and_a_restart_know_a_revocation(clock: Clock) -> None:
+async def test_other_control_planes_and_a_restart_know_a_revocation(clock: SetClock) -> None:
     store = MemoryStore()
     async with revocations_on(store, clock) as one, revocations_on(store, clock) as other:
         left, kept = begun(clock), begun(clock)
@@ -167,7 +167,7 @@ async def test_other_control_planes_and_a_restart_know_a_revocation(clock: Clock
     await store.close()
 
 
-async def test_a_revocation_counts_without_the_store_and_outlasts_a_deletion(clock: Clock) -> None:
+async def test_a_revocation_counts_without_the_store_and_outlasts_a_deletion(clock: SetClock) -> None:
     shared = MemoryStore()
     store = FaultyStore(shared)
     async with revocations_on(store, clock) as revocations:
@@ -200,7 +200,7 @@ async def test_a_store_that_is_away_does_not_keep_a_person_signed_in(
     assert await status(http, session) == 401
 
 
-async def test_revocations_of_one_caller_are_bounded_and_forgotten(clock: Clock) -> None:
+async def test_revocations_of_one_caller_are_bounded_and_forgotten(clock: SetClock) -> None:
     store = MemoryStore()
     async with revocations_on(store, clock) as revocations:
         kept = begun(clock)
