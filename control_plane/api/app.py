@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
@@ -17,7 +17,7 @@ from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
 from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.sender_standing import SenderStanding
-from control_plane.api.strict_requests import install_method_errors, require_described
+from control_plane.api.strict_requests import install_method_errors
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
 from control_plane.planning.report_intake import ReportIntake
@@ -49,27 +49,27 @@ def create_app(
     Raises:
         UnguardedRoute: a route of `guarded_routers` requires no caller, or FastAPI reads its body.
     """
+    for route in (route for router in guarded_routers for route in router.routes):
+        _describe(route)
+    routes = [route for router in (*open_routers, *guarded_routers) for route in router.routes]
+    for route in routes:
+        if isinstance(route, APIRoute):
+            route.operation_id = operation_id(route)
+    # FastAPI would make the routes of an included router a second time.
     app = FastAPI(
         title="Penstock control plane",
         version="1",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        generate_unique_id_function=operation_id,
         redirect_slashes=False,
+        routes=routes,
     )
     app.state.access = access
     install_error_handlers(app)
     install_description(app)
     install_method_errors(app)
-    for router in open_routers:
-        app.include_router(router)
-    for router in guarded_routers:
-        for route in router.routes:
-            _describe(route)
-        app.include_router(router, dependencies=[Depends(require_described)])
-    # `app.routes` has one entry for each included router, so the routes are taken from the routers.
-    rules = RouteRules(route for router in (*open_routers, *guarded_routers) for route in router.routes)
+    rules = RouteRules(routes)
     # The middleware added last receives a request first.
     app.add_middleware(LeaderForwarding, peers=peers, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from control_plane.api.responses import Problem, problem_response
+from control_plane.api.responses import Problem
 from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.api_threads import working_for
+from control_plane.api.strict_requests import check_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import authorise
 from control_plane.leadership import forwarded_caller
@@ -36,11 +37,12 @@ class Authorisation:
         """Handle one request."""
         rule = self._rules.of(scope) if scope["type"] == "http" else None
         if rule is not None and rule.role is not None and all(name != _FORWARDED for name, _ in scope["headers"]):
+            request = Request(scope)
             try:
-                caller = await authorise(Request(scope), self._access, rule.role)
+                caller = await authorise(request, self._access, rule.role)
+                check_described(request, rule.path)
             except Problem as refused:
-                response = problem_response(refused.status_code, str(refused.detail), dict(refused.headers or {}))
-                await response(scope, receive, send)
+                await refused.response()(scope, receive, send)
                 return
             working_for.set(caller.name)
         await self._app(scope, receive, send)

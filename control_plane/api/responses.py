@@ -50,6 +50,10 @@ class Problem(HTTPException):
         super().__init__(status, detail, headers)
         self.members = members
 
+    def response(self) -> Response:
+        """Return the response."""
+        return problem_response(self.status_code, str(self.detail), dict(self.headers or {}), **self.members)
+
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response with `value`, a struct or anything else that msgspec encodes, as JSON."""
@@ -85,8 +89,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
-        members = error.members if isinstance(error, Problem) else {}
-        return problem_response(error.status_code, str(error.detail), dict(error.headers or {}), **members)
+        if isinstance(error, Problem):
+            return error.response()
+        return problem_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:

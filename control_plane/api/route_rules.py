@@ -21,6 +21,8 @@ class RouteRule(msgspec.Struct, frozen=True):
     role: Role | None
     """Role that the caller needs; None: the route requires no caller."""
     max_body_bytes: int
+    path: str
+    """As in the description, such as `/v1/regions/{name}`."""
 
 
 class RouteRules:
@@ -35,7 +37,8 @@ class RouteRules:
         for route in routes:
             if not isinstance(route, APIRoute):
                 continue
-            rule = RouteRule(required_role(route.dependant), (route.openapi_extra or {}).get(MAX_BODY, MAX_BODY_BYTES))
+            max_bytes = (route.openapi_extra or {}).get(MAX_BODY, MAX_BODY_BYTES)
+            rule = RouteRule(required_role(route.dependant), max_bytes, route.path)
             self._rules.append((frozenset(route.methods or ()), compile_path(route.path)[0], rule))
 
     def of(self, scope: Scope) -> RouteRule | None:
