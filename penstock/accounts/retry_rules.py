@@ -35,7 +35,7 @@ class RetryReason(StrEnum):
     ENGINE_ERROR = "engine_error"
     """The engine responded with an error: status 500 or 502, or status 200 and an error in the response."""
     MODEL_MISSING = "model_missing"
-    """The engine responded with 404, and another endpoint of the pool was ready."""
+    """The engine responded with 404, and another endpoint was ready; elsewhere, if it names the model."""
     USAGE_REFUSED = "usage_refused"
     """The engine refused to report the usage of a stream, for which the agent asked; the request was sent unchanged."""
     PEER_REFUSED = "peer_refused"

@@ -23,11 +23,12 @@ from regional_agent.proxy.responses.continued_response import ContinuedResponse,
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import (
+    ALL_LACK_MODEL,
     ERROR_STATUS,
-    MODEL_MISSING,
     UNEXPLAINED,
     USAGE_REFUSED,
     after_error,
+    after_missing_model,
     after_rejection,
     after_unexplained,
     rejection_of,
@@ -45,6 +46,9 @@ from regional_agent.websocket.tunnel import Tunnel
 
 REJECTION_READ_S: Final = 1.0
 """Maximum time (s) of reading the body of a rejection to reuse its connection; then the connection is closed."""
+
+_READ: Final = (UNEXPLAINED, ERROR_STATUS, ALL_LACK_MODEL)
+"""The reasons for which the body of a response decides, or is kept for the client."""
 
 _STREAM: Final = SpanEvent.STREAM
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
@@ -161,7 +165,7 @@ class AttemptSink(TargetSink):
             if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
                 owner.fail(failure)
         elif self._rejected_because is not None:
-            if self._rejected_because in (UNEXPLAINED, ERROR_STATUS) and len(self._rejection) <= MAX_READ_BYTES:
+            if self._rejected_because in _READ and len(self._rejection) <= MAX_READ_BYTES:
                 self._rejection += chunk
         elif intake is None:
             self._begin(chunk)
@@ -358,6 +362,8 @@ class AttemptSink(TargetSink):
         is_whole = is_whole and len(body) <= MAX_READ_BYTES
         if reason is UNEXPLAINED:
             following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
+        elif reason is ALL_LACK_MODEL:
+            following = after_missing_model(self._proxy, context, attempt, body, now, is_whole=is_whole)
         else:
             following = after_rejection(self._proxy, context, attempt, reason, now)
         if following is None:
@@ -365,9 +371,9 @@ class AttemptSink(TargetSink):
         elif isinstance(following, Refusal):
             owner.end(following)
         else:
-            if reason is MODEL_MISSING and isinstance(attempt, LocalAttempt):
+            if following is RetryReason.MODEL_MISSING and isinstance(attempt, LocalAttempt):
                 self.lacking = attempt
-            elif following is RetryReason.ENGINE_ERROR and self._head is not None:
+            if reason in _READ and following is not RetryReason.ENGINE_BUSY and self._head is not None:
                 self.engine_error = self._kept_error(self._head, attempt, body) if is_whole else None
             owner.retry(following)
         return following is not None

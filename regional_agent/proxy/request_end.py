@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal
+from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal, outcome_of_status
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.proxy import Proxy
@@ -50,7 +50,7 @@ def response_of_refusal(
         engine_error: the error of an engine, which the client receives where no other target could serve the request.
     """
     if engine_error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
-        return engine_error, Outcome.ENGINE_ERROR
+        return engine_error, outcome_of_status(engine_error[0])
     if context.reported_error and (refusal.reason is _NONE_READY or refusal.reason is _ENGINE_FAILED):
         return refusal_of_context(proxy, context, refusal), Outcome.ENGINE_ERROR
     own_deadline, is_batch = context.own_deadline, context.is_batch

@@ -6,6 +6,7 @@ which are the fault of the endpoint.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
@@ -28,13 +29,17 @@ MODEL_MISSING: Final = Reason.MODEL_NOT_READY
 ERROR_STATUS: Final = Reason.UNREACHABLE
 UNEXPLAINED: Final = Reason.ENDPOINT_FULL
 REDIRECTED: Final = Reason.ALREADY_TRIED
+ALL_LACK_MODEL: Final = Reason.ENDPOINT_SKEWED
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
 the request although it should have a free slot, so that the body decides whether it failed; the engine redirects the
-client instead of an answer."""
+client instead of an answer; the engine, the last of its region, may lack the model, as the body shows."""
 
 UNAVAILABLE: Final = "status 503"
 """The error of an engine that cannot serve now, which is no fault of the request."""
+
+_NAMES_MODEL: Final = re.compile(rb"model", re.IGNORECASE)
+"""Found in the error of an engine that lacks a model, and not in that of one that lacks a path."""
 
 MAX_SHOWN: Final = 200
 """Size (bytes) of the beginning of an engine's error that a client receives in the message of a refusal."""
@@ -69,8 +74,10 @@ def rejection_of(
         return REDIRECTED
     if reason is not None or status < 400:
         return reason
-    if status == 404 and isinstance(attempt, LocalAttempt) and _may_lack_model(proxy, context, attempt):
-        return MODEL_MISSING
+    if status == 404 and isinstance(attempt, LocalAttempt):
+        missing = _may_lack_model(proxy, context, attempt)
+        if missing is not None:
+            return missing
     if (attempt.from_peer or status in RETRIED_STATUSES) and _may_move(proxy, context, attempt):
         context.reported_error = f"status {status}"
         return ERROR_STATUS
@@ -129,6 +136,23 @@ def after_unexplained(
         context.broken += 1
         return refusal_of_error(context, shown_of(body))
     return None if is_whole else Refusal(_ENGINE_FAILED, f"the engine reported an error: {UNAVAILABLE}")
+
+
+def after_missing_model(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
+) -> RetryReason | Refusal | None:
+    """What follows a 404 of the last engine of the region; None if the receiver of the response gets it. `now` in s.
+
+    If it states that the model is missing, a burst endpoint or another region serves the request. Arguments as of
+    `after_unexplained`.
+    """
+    if _NAMES_MODEL.search(body) is not None:
+        if context.route_context is None or _has_another(proxy, context, attempt, now):
+            context.reported_error = "status 404"
+            attempt.rejected(context, MODEL_MISSING, now)
+            return RetryReason.MODEL_MISSING
+        context.lacks_model = True
+    return None if is_whole else Refusal(Reason.NOT_FOUND, "the engine responded with status 404")
 
 
 def refusal_of_error(context: RequestContext, shown: str = "") -> Refusal:
@@ -214,8 +238,10 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
 def asks_origin(context: RequestContext, attempt: Attempt, status: int) -> bool:
     """Whether the response to a peer's request states that the origin may send the request to another region.
 
-    Engines of this region failed it. Whether the request may be sent again, the origin knows.
+    Engines of this region failed it, or lack its model. Whether the request may be sent again, the origin knows.
     """
+    if status == 404:
+        return context.lacks_model
     is_failure = context.route_context is not None and (status == 503 or status in RETRIED_STATUSES)
     return is_failure and attempt.is_at_fault()
 
@@ -243,11 +269,15 @@ def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attemp
     return is_full or (attempt.from_peer and context.is_batch) or proxy.router.awaits_endpoint(context)
 
 
-def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
-    """Whether a 404 may report that the engine lacks the model, and another endpoint of the region is ready."""
+def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> Reason | None:
+    """Why a 404 may not be for the client: another endpoint of the region is ready, or one elsewhere; None if it is."""
     if context.request.body_dropped or context.needs_object:
-        return False
-    return proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name})
+        return None
+    if proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name}):
+        return MODEL_MISSING
+    now = proxy.clock()
+    may_leave = context.route_context is not None or _has_another(proxy, context, attempt, now)
+    return ALL_LACK_MODEL if may_leave and proxy.retry_budget.allows_one(now) else None
 
 
 def _is_no_answer(context: RequestContext, status: int) -> bool:

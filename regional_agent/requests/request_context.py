@@ -116,6 +116,8 @@ class RequestContext:
         """Why the last attempt did not start."""
         self.reported_error = ""
         """The error in a response with status 200, because of which the request left its target; empty for none."""
+        self.lacks_model = False
+        """Whether the last engine of this region has responded that it lacks the model."""
         self.rests_until = 0.0
         """The queue does not offer the request to a target before this time (s)."""
         self.busy_endpoints = NO_NAMES

@@ -24,6 +24,7 @@ from regional_agent.routing.burst_targets import IDLE_REGION_S
 from regional_agent.routing.explain_service import ExplainService
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from tests.integration.test_ledger_records import ledger_in, records_in
+from tests.integration.test_missing_models import MISSING, NO_PATH, not_found
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, limit_queue
 from tests.support.jobs import EMBEDDINGS, JobClient, job_store
@@ -236,13 +237,25 @@ async def test_a_configured_status_path_alone_is_probed(tmp_path: Path) -> None:
         await agent.endpoints.stop()
 
 
+async def test_it_serves_a_model_that_all_other_endpoints_lack(tmp_path: Path) -> None:
+    async with ServerlessEndpoint() as burst, engine(not_found(MISSING)) as one, engine(not_found(MISSING)) as two:
+        entry = {"url": burst.url, "slots": 4}
+        async with running_agent(tmp_path, [one.address, two.address], burst=[entry]) as agent:
+            use_price(agent, PRICE)
+            assert (await ask(agent)).status == 200
+            assert (len(one.requests), len(two.requests), burst.cold_starts) == (1, 1, 1)
+            one.script = two.script = not_found(NO_PATH)
+            assert (await ask(agent)).body == NO_PATH
+            assert (agent.counted(), agent.held()) == ({"ok": 1, "client_error": 1}, 0)
+
+
 async def test_a_region_without_a_ready_endpoint_uses_it(tmp_path: Path) -> None:
     async with ServerlessEndpoint() as burst:
         entry = {"url": burst.url, "slots": 4}
         async with running_agent(tmp_path, [], burst=[entry]) as agent:
             use_price(agent, PRICE)
             answer = await ask(agent)
-            assert (answer.status, json.loads(answer.body)) == (200, {"choices": []})
+            assert (answer.status, json.loads(answer.body)) == (200, {"choices": [], "data": []})
             for other_region_serves in (True, False):
                 readiness = Readiness(agent.config, agent.endpoints, lambda serves=other_region_serves: serves)
                 assert readiness.not_ready_reason() is None
@@ -312,7 +325,7 @@ async def test_it_serves_what_the_only_other_endpoint_of_the_region_fails(tmp_pa
             assert len(own.requests) == 1
             burst.status = 500
             if failure.startswith(b"HTTP/1.1 50"):
-                assert json.loads((await ask(agent)).body) == {"choices": []}, "the last error is forwarded"
+                assert json.loads((await ask(agent)).body) == {"choices": [], "data": []}, "the last error is forwarded"
             use_price(agent, None)
             assert (await ask(agent)).status >= 429
             assert agent.held() == 0

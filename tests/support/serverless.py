@@ -39,7 +39,7 @@ class ServerlessEndpoint(LoopbackServer):
                 if target != "/status":
                     await self._run()
                 writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\n" % self.status)
-                writer.write(b'Content-Length: 15\r\n\r\n{"choices": []}')
+                writer.write(b'Content-Length: 27\r\n\r\n{"choices": [], "data": []}')
                 await writer.drain()
 
     async def _run(self) -> None:

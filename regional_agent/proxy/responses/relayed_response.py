@@ -173,8 +173,9 @@ class RelayedResponse:
             writer.gaps = proxy.metrics.sample_stream(context.model)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
-        if head.status >= 500 and asks_origin(context, attempt, head.status):
-            lines += engines_failed_line(context.broken + 1, broke=context.may_end_engines)
+        if head.status >= 400 and asks_origin(context, attempt, head.status):
+            failed = context.broken + (head.status != 404)
+            lines += engines_failed_line(failed, broke=context.may_end_engines)
         writer.start(head, upstream, lines, request, None if intake is None else intake.parser)
 
     def _note_objects(self, head: ResponseHead, upstream: UpstreamConnection | None) -> UpstreamConnection | None:
