@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -16,6 +16,7 @@ MEMORY: Final = "1GB"
 THREADS: Final = 2
 
 _MS_PER_DAY: Final = 86_400_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 
 _COLUMNS: Final = {
     Dimension.DAY: f"at_ms // {_MS_PER_DAY} AS day",
@@ -50,9 +51,8 @@ def run(sql: str, files: Sequence[Path], request: UsageRequest, values: Sequence
         sql: what follows the definition of `records`, the records of `files` in the days of the question.
         values: of the parameters in `sql`.
     """
-    first = datetime.combine(request.first_day, datetime.min.time(), UTC)
-    end = datetime.combine(request.last_day, datetime.min.time(), UTC) + timedelta(days=1)
-    times = [int(first.timestamp() * 1000), int(end.timestamp() * 1000)]
+    first, last = (day.toordinal() - _EPOCH for day in (request.first_day, request.last_day))
+    times = [first * _MS_PER_DAY, (last + 1) * _MS_PER_DAY]
     parameters: list[Any] = [[str(path) for path in files], *times, *values]
     # What exceeds the memory goes to a directory of this query: without one, DuckDB takes the working directory.
     with (

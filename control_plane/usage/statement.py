@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+from calendar import monthrange
 from collections.abc import Iterable, Sequence
-from datetime import date, timedelta
+from datetime import date
 from html import escape
 from io import StringIO
 from typing import Final
@@ -93,7 +94,7 @@ def month_of(text: str) -> tuple[date, date]:
     if len(text) != 7:
         raise ValueError(f"{text!r} is not a month such as 2026-11")
     first = date.fromisoformat(f"{text}-01")
-    return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    return first, first.replace(day=monthrange(first.year, first.month)[1])
 
 
 def make_statement(tenant: str, answers: Sequence[UsageAnswer], today: date) -> Statement:

@@ -90,6 +90,7 @@ def test_the_statement_of_a_month_that_has_not_ended_says_so_and_amounts_are_dec
 def test_months_are_whole() -> None:
     assert month_of("2026-11") == (FIRST, LAST)
     assert month_of("2028-02") == (date(2028, 2, 1), date(2028, 2, 29))
+    assert month_of("9999-12") == (date(9999, 12, 1), date.max)
     for text in ("2026", "2026-13", "2026-1-1", "11-2026"):
         with pytest.raises(ValueError, match=r"month|isoformat|Invalid"):
             month_of(text)

@@ -25,13 +25,15 @@ NOON_MS = 1_795_780_800_000
 DAY = date(2026, 11, 27)
 
 
-def record(kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", **fields: object) -> LedgerRecord:
+def record(
+    kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", *, at_ms: int = NOON_MS, **fields: object
+) -> LedgerRecord:
     values = {"region": "eu-de", "outcome": "ok", "input_tokens": 10, "output_tokens": 2, "gpu_s": 1.5, "price": 0.25}
     if kind != RecordKind.REQUEST:
         values |= {"input_tokens": 0, "output_tokens": 0, "price": 0.0}
     return LedgerRecord(
         int(kind),
-        NOON_MS,
+        at_ms,
         "r",
         tenant,
         "",
@@ -216,3 +218,20 @@ def test_requests_are_divided_by_the_objective_that_counts_them(store: FolderSto
     found = ask(tmp_path, Dimension.OBJECTIVE).rows
     counts = {row.group["objective"]: (row.requests, row.objective_requests, row.within_objective) for row in found}
     assert counts == {"": (1, 0, 0), strict: (2, 2, 1), lax: (1, 1, 1)}
+
+
+def test_a_day_has_its_first_and_its_last_moment(store: FolderStore, tmp_path: Path) -> None:
+    """2026-10-25 has 25 hours in Berlin, and 24 in a question, whose days are in UTC."""
+    first_ms, last_ms = 1_792_886_400_000, 1_792_972_799_999
+    day = date(2026, 10, 25)
+    put(store, 1, record(at_ms=first_ms - 1), day=date(2026, 10, 24))
+    put(store, 2, record(at_ms=first_ms), record(at_ms=last_ms), day=day)
+    put(store, 3, record(at_ms=last_ms + 1), day=date(2026, 10, 26))
+    rows = ask(tmp_path, Dimension.DAY, first_day=day, last_day=day).rows
+    assert [(row.group, row.requests) for row in rows] == [({"day": "2026-10-25"}, 2)]
+    assert [row.requests for row in ask(tmp_path, first_day=date(2026, 10, 24), last_day=date(2026, 10, 27)).rows] == [
+        4
+    ]
+    assert ask(tmp_path, first_day=date.min, last_day=date(1, 1, 2)).rows == ()
+    put(store, 4, record(), day=date.max)
+    assert ask(tmp_path, first_day=date.max, last_day=date.max).rows == ()
