@@ -35,6 +35,7 @@ from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads.input_file import InputFile
+from regional_agent.ledger.held_records import HeldRecords
 
 READ_LINES: Final = 500
 """Lines that arrive at a time: about 64 KiB."""
@@ -103,7 +104,8 @@ async def run(kind: str, requests: int, folder: str) -> Measured:
     store = OpenStore(JobStore("bench", f"file://{folder}"), files, batches, UploadStore(files.storage))
     runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()))
     began = _now()
-    end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory()).run()
+    held = HeldRecords(lambda record: None)
+    end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory(), held).run()
     if end is None or end.counts.completed != requests:
         raise RuntimeError(f"the batch ended without all {requests} results: {end}")
     return _since(began, requests)

@@ -11,7 +11,8 @@ is read up to the last checkpoint that is right.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
+from itertools import chain
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -152,14 +153,15 @@ def records_of(file: SpoolFile, *, is_last: bool) -> list[LedgerRecord]:
     found = [record for record in file.records if record.kind != RecordKind.START]
     if not is_last:
         return found
-    # Clients choose identifiers of requests, so several open requests may have the same.
-    ended = Counter(record.request_id for record in found if record.kind in _ENDS)
+    # Clients choose identifiers of requests, so several open requests may have the same. In the order of the file: a
+    # request that no target received has an end and no start, and jobs send it again with the same identifier.
+    started: dict[str, deque[LedgerRecord]] = {}
     for record in file.records:
-        if record.kind != RecordKind.START:
-            continue
-        if ended[record.request_id]:
-            ended[record.request_id] -= 1
-        else:
-            is_origin = record.origin == file.opening.region
-            found.append(replace(record, kind=int(UNKNOWN_OF_START[is_origin])))
+        if record.kind == RecordKind.START:
+            started.setdefault(record.request_id, deque()).append(record)
+        elif record.kind in _ENDS and started.get(record.request_id):
+            started[record.request_id].popleft()
+    for record in chain.from_iterable(started.values()):
+        is_origin = record.origin == file.opening.region
+        found.append(replace(record, kind=int(UNKNOWN_OF_START[is_origin])))
     return found

@@ -94,6 +94,7 @@ class JobWorker:
         """End of the newest claim of a job that another agent runs, and the monotonic time (s) since which it is the
         same."""
         self.queue: Final = RequestQueue(agent.region, agent.name)
+        self._stopping = False
         self.problem = ""
         """Why the store cannot be used; empty while it can."""
 
@@ -117,9 +118,12 @@ class JobWorker:
     async def stop(self) -> None:
         """Stop all runs, and give up their claims. Called after `run` was cancelled."""
         runs: list[BatchRun | RequestRun] = [*self._batches.values(), *self._requests.values()]
+        self._stopping = True
         await cancel(self._tasks.values())
         with suppress(StoreUnavailable):
             await asyncio.gather(*(run.give_up() for run in runs))
+        for run in runs:
+            run.held_records.abandon()
 
     async def wait(self, job: str, timeout_s: float) -> None:
         """Return after a time, or earlier when this agent no longer runs a job that it runs now."""
@@ -256,12 +260,14 @@ class JobWorker:
         run: BatchRun | RequestRun
         if isinstance(record, BatchRecord):
             run = self._batches[record.id] = BatchRun(
-                record, claim, store, runner, partial(self.concurrency, record.id), self._memory
+                record, claim, store, runner, partial(self.concurrency, record.id), self._memory, service.held_records
             )
             if is_cancelled:
                 run.stop_as(BatchState.CANCELLED)
         else:
-            run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner, self._memory)
+            run = self._requests[record.id] = RequestRun(
+                record, claim, store.batches, runner, self._memory, service.held_records
+            )
             if is_cancelled:
                 run.cancel()
         self._metrics.running.set(len(self._batches))
@@ -300,6 +306,8 @@ class JobWorker:
             elif isinstance(run, RequestRun) and end is not None and end.state is JobState.COMPLETED:
                 self.queue.ended(run.record, time.monotonic() - started_at)
         finally:
+            if not self._stopping:
+                run.held_records.abandon()
             run.free_memory()
             self._batches.pop(job, None)
             self._requests.pop(job, None)

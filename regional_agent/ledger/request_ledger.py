@@ -21,6 +21,7 @@ from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from penstock.pools.burst import NOT_USED
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.ledger.held_records import HeldRecords
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
@@ -175,6 +176,14 @@ class RequestLedger:
         self._is_on = False
         self.spool.close()
 
+    def hold(self) -> HeldRecords:
+        """Return where the records of a job's requests wait for the results of the requests to be in the store."""
+        return HeldRecords(self._append_if_on)
+
+    def _append_if_on(self, record: bytes) -> None:
+        if self._is_on:
+            self.spool.append(record)
+
     def started(self, context: RequestContext) -> None:
         """Record that a request is sent to its first target."""
         if not self._is_on:
@@ -223,45 +232,47 @@ class RequestLedger:
                 if rate is not None:
                     units = cost_units(estimate.cost, estimate.work.decode_s) if rate.unit else 0.0
                     price = rate.amount(input_tokens, cached_tokens, output_tokens, units) * account.price_share
-        self.spool.append(
-            self._encode(
-                # In the order of the fields of LedgerRecord.
-                (
-                    _REQUEST if route_context is None else _SERVED,
-                    self._now_ms,
-                    context.request_id,
-                    context.facts.tenant,
-                    context.principal.key,
-                    name,
-                    "" if route is None else route.name,
-                    self._region if route_context is None else route_context.origin,
-                    self._agent,
-                    region,
-                    gpu_class,
-                    # `value` of an enum is a function call in Python 3.11.
-                    account.outcome._value_,
-                    account.status,
-                    input_tokens,
-                    cached_tokens,
-                    output_tokens,
-                    gpu_s,
-                    price,
-                    gpu_s * self._gpu_s_price(context.model) if gpu_s else 0.0,
-                    egress_bytes,
-                    account.is_estimated,
-                    not charges,
-                    self._digest,
-                    0.0,
-                    0.0,
-                    0.0,
-                    first_byte_ms,
-                    total_ms,
-                    objective,
-                    is_within,
-                    *burst,
-                )
+        record = self._encode(
+            # In the order of the fields of LedgerRecord.
+            (
+                _REQUEST if route_context is None else _SERVED,
+                self._now_ms,
+                context.request_id,
+                context.facts.tenant,
+                context.principal.key,
+                name,
+                "" if route is None else route.name,
+                self._region if route_context is None else route_context.origin,
+                self._agent,
+                region,
+                gpu_class,
+                # `value` of an enum is a function call in Python 3.11.
+                account.outcome._value_,
+                account.status,
+                input_tokens,
+                cached_tokens,
+                output_tokens,
+                gpu_s,
+                price,
+                gpu_s * self._gpu_s_price(context.model) if gpu_s else 0.0,
+                egress_bytes,
+                account.is_estimated,
+                not charges,
+                self._digest,
+                0.0,
+                0.0,
+                0.0,
+                first_byte_ms,
+                total_ms,
+                objective,
+                is_within,
+                *burst,
             )
         )
+        if context.held_records is not None and charges:
+            context.held_records.hold(context.request_id, record)
+        else:
+            self.spool.append(record)
 
     def lost(self, context: RequestContext, attempt: LocalAttempt, now: float) -> None:
         """Record the GPU time of an attempt that does not serve its request, at `now` (by the clock, s)."""

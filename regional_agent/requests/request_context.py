@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.tenancy.sender_budgets import BudgetReservation
     from regional_agent.endpoints.endpoint_pool import EndpointSubset
     from regional_agent.http.messages import Request
+    from regional_agent.ledger.held_records import HeldRecords
     from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
@@ -68,6 +69,8 @@ class RequestContext:
         self.deadline_at = inf
         self.own_deadline = False
         """Whether the client set the deadline, and not the fleet."""
+        self.held_records: HeldRecords | None = None
+        """Where the record of the request waits for its result to be in the store; None for requests of clients."""
         self.job_deadline_at: float | None = None
         """Time at which the job of the request is to be complete; None for requests of clients."""
         self.max_wait_s = DEFAULT_MAX_WAIT_S

@@ -15,6 +15,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.ledger.held_records import HeldRecords
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import NO_POLICY, Sender, refuse_route
 from regional_agent.requests.client_request_reader import ClientRequestReader
@@ -45,6 +46,9 @@ class JobService(RoutedService):
         self._region = region
         self._job_sender = sender
         self._deadline_at = deadline_at
+        ledger = proxy.recorder.ledger
+        self.held_records = HeldRecords(_no_ledger) if ledger is None else ledger.hold()
+        """The records of the job's requests whose results are not in the store."""
         self._tenants = config.tenants
         self._policy: Policy | None = None
         self._version = -1
@@ -116,4 +120,9 @@ class JobService(RoutedService):
             context.max_use = min(context.max_use, self._max_use)
             context.may_fall_back = False
             context.job_deadline_at = self._deadline_at
+            context.held_records = self.held_records
         return context
+
+
+def _no_ledger(record: bytes) -> None:
+    """Drop a record."""

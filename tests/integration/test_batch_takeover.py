@@ -13,6 +13,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -22,6 +23,9 @@ from penstock.jobs import claims, store_paths
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
+from penstock.ledger.ledger_record import RecordKind
+from penstock.ledger.spool_format import read_spool, records_of
+from penstock.policy.kinds.billing import UsageStore
 from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
@@ -31,6 +35,7 @@ from regional_agent.jobs.storage import file_store, lost_regions
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
+from regional_agent.ledger.spool_file import boot_id
 from tests.integration.test_async_requests import ended as until_job_ended
 from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving
@@ -272,7 +277,13 @@ async def test_an_agent_whose_clock_jumps_completes_its_batch(tmp_path: Path, mo
 
 
 async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: Path, own_etcd: EtcdServer) -> None:
-    in_force = replace(policy(), anonymous_tenant="open", job_stores=(job_store(tmp_path / "store", "eu-de"),))
+    fleet, usage = policy(), tmp_path / "usage"
+    in_force = replace(
+        fleet,
+        anonymous_tenant="open",
+        job_stores=(job_store(tmp_path / "store", "eu-de"),),
+        usage_stores=(UsageStore("all", f"file://{usage}", covers=frozenset(fleet.regions)),),
+    )
     await publish(own_etcd, in_force)
     rng, runs = Random(1), Counter[str]()
 
@@ -313,6 +324,20 @@ async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: P
         assert Counter(each["custom_id"] for each in results) == Counter(f"r{n}" for n in range(requests))
         assert max(runs.values()) <= 3, "at most one more run for each loss"
         assert runs.total() > requests
+        await asyncio.to_thread(agent.stop, PATIENCE_S)
+    rows = {
+        (row["request_id"], row["kind"], row["outcome"], row["at_ms"])
+        for path in usage.rglob("*.parquet")
+        for row in pq.read_table(path, partitioning=None).to_pylist()
+    }
+    # On a busy machine an agent stops before its uploader has put everything.
+    for path in (tmp_path / "a" / "state" / "ledger").iterdir():
+        left = records_of(read_spool(path.read_bytes(), boot_id()), is_last=True)
+        rows |= {(each.request_id, each.kind, each.outcome, each.at_ms) for each in left}
+    paid = Counter(request_id for request_id, _, outcome, _ in rows if outcome == "ok")
+    unknown = {request_id for request_id, kind, _, _ in rows if kind == RecordKind.UNKNOWN_END}
+    assert max(paid.values()) == 1, "the tenant pays for each result once"
+    assert len(paid.keys() | unknown) == requests, "unknown: a segment that was written when the agent died"
 
 
 async def test_an_end_whose_write_was_repeated_is_the_first(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from regional_agent.jobs.internal_connection import InternalResponse, ResponsePa
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.ledger.held_records import HeldRecords
 
 RETRY_S: Final = 5.0
 """Delay (s) before a failed write is repeated."""
@@ -30,14 +31,22 @@ class RequestRun:
     """One asynchronous request, as this agent runs it."""
 
     def __init__(
-        self, record: AsyncRequest, claim: Claim, jobs: BatchStore, runner: RequestRunner, memory: ResponseMemory
+        self,
+        record: AsyncRequest,
+        claim: Claim,
+        jobs: BatchStore,
+        runner: RequestRunner,
+        memory: ResponseMemory,
+        held_records: HeldRecords,
     ) -> None:
         """Prepare to run a request that this agent has claimed.
 
         Args:
             runner: runs requests as the request's sender.
             memory: counts the body and the response until `free_memory`.
+            held_records: of the ledger, until the store has the result.
         """
+        self.held_records = held_records
         self._memory = memory
         self._held_bytes = 0
         self._hold(record.body_bytes)
@@ -132,7 +141,10 @@ class RequestRun:
             try:
                 end = await self._result(found)
                 assert end.state in TRANSITIONS[self._state]
-                return end if await self._jobs.end(self.record, end) else None
+                if not await self._jobs.end(self.record, end):
+                    return None
+                self.held_records.release_all()
+                return end
             except StoreUnavailable as error:
                 log.warning("the result of a request was not written", job=self.record.id, error=str(error))
             await asyncio.sleep(RETRY_S)

@@ -28,6 +28,7 @@ from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.ledger.held_records import HeldRecords
 
 FLUSH_S: Final = 2.0
 """Maximum time (s) for which a result is in memory only: after a kill, requests of this time run again."""
@@ -72,6 +73,7 @@ class BatchRun:
         runner: RequestRunner,
         concurrency: Callable[[], int],
         memory: ResponseMemory,
+        held_records: HeldRecords,
     ) -> None:
         """Prepare to run a batch that this agent has claimed.
 
@@ -79,7 +81,9 @@ class BatchRun:
             runner: runs requests as the batch's sender.
             concurrency: how many requests may run at a time now.
             memory: counts results until they are written, or `free_memory`.
+            held_records: of the ledger, until the results are written.
         """
+        self.held_records = held_records
         self._memory = memory
         self.record = record
         self.claim = claim
@@ -126,7 +130,9 @@ class BatchRun:
         file = await self._files.find_kept(self.record.sender.tenant, self.record.input_file_id)
         if file is None:
             return await self._end(BatchState.FAILED, self._deleted())
-        results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines, self._memory)
+        results = self._results = Results(
+            self._batches, self.paths, self.claim.number, file.lines, self._memory, self._on_written
+        )
         accepted = await self._load(results)
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
         await self._renew()
@@ -279,6 +285,9 @@ class BatchRun:
         return sha256(f"{self.record.id}/{line}".encode()).hexdigest()[:32]
 
     # results and the claim
+
+    def _on_written(self, lines: list[int]) -> None:
+        self.held_records.release(map(self._request_id, lines))
 
     async def _keep(self, results: Results) -> None:
         """Write results and renew the claim until cancelled. Raises ClaimLost."""

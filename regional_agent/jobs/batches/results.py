@@ -7,6 +7,7 @@ segments of earlier claims it has read, before it writes its own; no others of t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.jobs.done_lines import DoneLines, ranges_of
@@ -14,6 +15,7 @@ from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.ledger.held_records import RECORD_BYTES
 
 FLUSH_BYTES: Final = 4 * 1024 * 1024
 """Size (bytes) of results from which a segment is written at once."""
@@ -36,13 +38,23 @@ class _Unwritten(NamedTuple):
 class Results:
     """Results of a batch: those of earlier claims, and those that this claim adds."""
 
-    def __init__(self, batches: BatchStore, paths: JobPaths, claim: int, lines: int, memory: ResponseMemory) -> None:
+    def __init__(
+        self,
+        batches: BatchStore,
+        paths: JobPaths,
+        claim: int,
+        lines: int,
+        memory: ResponseMemory,
+        on_written: Callable[[list[int]], None] = lambda lines: None,
+    ) -> None:
         """Start without results, for a batch whose input has so many lines.
 
         Args:
             claim: number of the claim.
             memory: counts results until they are written.
+            on_written: receives the lines of each segment that is written.
         """
+        self._on_written = on_written
         self._memory = memory
         self._held_bytes = 0
         """Size of all results that are not written."""
@@ -90,8 +102,8 @@ class Results:
             if is_unrun:
                 unwritten.unrun.append(line)
             self.unwritten_bytes += len(text)
-            self._held_bytes += len(text)
-            self._memory.hold(len(text))
+            self._held_bytes += len(text) + RECORD_BYTES
+            self._memory.hold(len(text) + RECORD_BYTES)
 
     async def write(self) -> None:
         """Write what was added as a segment: its parts first, then its record. Called by one task at a time.
@@ -115,7 +127,9 @@ class Results:
         await self._batches.storage.put_record(self._paths.segment(self._claim, self._number, "json"), segment)
         self._pending = None
         self._count(segment)
-        self._free(sum(map(len, pending.output)) + sum(map(len, pending.errors)))
+        self._on_written(pending.lines)
+        texts = pending.output + pending.errors
+        self._free(sum(map(len, texts)) + RECORD_BYTES * len(texts))
 
     def free_memory(self) -> None:
         """Count results that are not written no longer."""

@@ -100,6 +100,13 @@ def test_starts_without_an_end_are_unknown_ends_of_the_newest_file() -> None:
     assert len(records_of(file, is_last=False)) == 3
 
 
+def test_the_end_of_a_request_that_no_target_received_ends_no_later_one() -> None:
+    """A job sends a request again, with the same identifier, that found no idle slot."""
+    file = SpoolFile(OPENING, [ENDED, record(RecordKind.START, "r1")])
+    kinds = [each.kind for each in records_of(file, is_last=True)]
+    assert kinds == [RecordKind.REQUEST, RecordKind.UNKNOWN_END]
+
+
 def test_names_of_segments_are_read_back() -> None:
     days = by_day([ENDED, record(RecordKind.REQUEST, "r3", 86_400_000)])
     assert [day.isoformat() for day in days] == ["1970-01-01", "1970-01-02"]
