@@ -93,6 +93,8 @@ class Client(NamedTuple):
 
     arrived_at: float
     service_s: float
+    trip_s: float = 0.0
+    """Time (s) of its trip to another region."""
 
 
 class _Item:
@@ -162,7 +164,7 @@ class DayRun:
         self.started = self.away = self.returned = self.preempted = 0
         """Requests of the batch that were sent to a slot, those of them in other regions, those that came back, and
         those that were preempted."""
-        self._preempts = bounds.preempts
+        self._preempts, self._patience_s = bounds.preempts, bounds.patience * SERVICE_S
         for site in self.sites.values():
             site.preempts = bounds.preempts
         self._policy = day_policy(bounds.target)
@@ -217,8 +219,14 @@ class DayRun:
         """Start the requests of clients that wait in a region, here or elsewhere, and then those of the batch."""
         site = self.sites[origin]
         while site.waiting:
-            server = origin if site.running < SLOTS or self._preempt(site) else self._overflow(origin)
+            since = site.waiting[0].arrived_at
+            is_patient = self.clock.now >= since + self._patience_s
+            server: str | None = origin
+            if site.running >= SLOTS and not self._preempt(site, is_patient=is_patient):
+                server = self._overflow(origin) if is_patient or not site.preemptible else None
             if server is None:
+                if not is_patient:
+                    self.clock.at(since + self._patience_s, partial(self._serve, origin))
                 break
             self._start(origin, server, site.waiting.popleft())
         self._place_batch()
@@ -244,12 +252,16 @@ class DayRun:
         return site.credits.available(server, MODEL, self.clock.now)
 
     def _start(self, origin: str, server: str, client: Client) -> None:
-        now, trip_s = self.clock.now, self._trip_s(origin, server)
+        now, trip_s = self.clock.now, client.trip_s + self._trip_s(origin, server)
+        if server != origin and self.sites[server].running >= SLOTS:
+            is_patient = now >= client.arrived_at + self._patience_s
+            if not self._preempt(self.sites[server], is_patient=is_patient) and self.sites[server].preemptible:
+                self.sites[server].waiting.append(client._replace(trip_s=trip_s))
+                self.clock.at(now + trip_s, partial(self._serve, server))
+                return
         self.waits_s.append(now - client.arrived_at)
         self.responses_s.append(now - client.arrived_at + trip_s + client.service_s)
         self.clients_s += min(client.service_s, max(0.0, self._until - now))
-        if server != origin and self.sites[server].running >= SLOTS:
-            self._preempt(self.sites[server])
         self.sites[server].clients += 1
         self.clock.at(now + trip_s + client.service_s, partial(self._client_ends, server))
 
@@ -327,12 +339,13 @@ class DayRun:
         held_s = self.clock.now - item.since
         self.paid += held_s / SLOTS_PER_GPU * gpu_price(self._policy, server, MODEL, item.since)
 
-    def _preempt(self, site: _Site) -> bool:
-        """End the youngest request of the batch in a full region; False if there is none."""
+    def _preempt(self, site: _Site, *, is_patient: bool) -> bool:
+        """End the youngest request of the batch in a full region; False if there is none that may end now."""
         may_end = site.preemptible
-        need = AgentBatch("", 1, len(may_end))
+        need = AgentBatch("", 1, len(may_end), int(is_patient))
         running = [RunningRequest(item.since, number) for number, item in enumerate(may_end)]
-        for number in first_to_end(running, preemptions_of("", [need], SLOTS - site.running)):
+        preemptions = preemptions_of("", [need], SLOTS - site.running)
+        for number in first_to_end(running, preemptions, self.clock.now, self._patience_s):
             item = may_end[number]
             site.batch.remove(item)
             item.preemptions += 1
@@ -374,7 +387,8 @@ class DayRun:
                 promised = 0 if self._preempts else server.grants.outstanding(now)
                 site.uses[name] = server.load + promised
                 if for_batch or (name, MODEL) in site.batch_credits.credits:
-                    room = headroom_slots(server.load + BATCH_RESERVE, SLOTS, spillover.target_utilisation)
+                    reserve = 0 if self._patience_s else BATCH_RESERVE
+                    room = headroom_slots(server.load + reserve, SLOTS, spillover.target_utilisation)
                     room = batch_headroom(room, promised, 0)
                     server.batch_grants, given = grant(server.batch_grants, origin, for_batch, room, now, ttl_s)
                     site.batch_credits = site.batch_credits.received(name, {MODEL: given}, now, ttl_s)
@@ -409,6 +423,7 @@ BOUNDS: Final = (
     Bounds(0.75, 0.8, preempts=True),
     Bounds(1.0, 0.8, preempts=True),
     Bounds(1.0, 1.0, preempts=True),
+    Bounds(1.0, 1.0, preempts=True, patience=0.12),
 )
 """The defaults of the policy, and others."""
 
@@ -420,4 +435,5 @@ def batch_days(demand: Mapping[str, Sequence[float]]) -> Iterator[BatchDay]:
             run = DayRun(bounds, with_batch=with_batch)
             run.run(demand)
             title = f"{bounds.max_use:.0%}, {bounds.target:.0%}{', preempts' if bounds.preempts else ''}"
+            title += f" after {bounds.patience:.0%}" if bounds.patience else ""
             yield run.result(f"{title}, {'batch' if with_batch else 'none'}")

@@ -39,3 +39,5 @@ class Bounds(msgspec.Struct, frozen=True):
     """Target utilisation (0-1], up to which regions grant credits."""
     preempts: bool = False
     """Whether requests of clients end running requests of the batch."""
+    patience: float = 0.0
+    """Part (0-1) of the mean service time for which a request waits before it ends one of any age."""

@@ -133,6 +133,16 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         known = self.models.get(model)
         return known is not None and known.queueing.preempt_batch is True
 
+    def preemption_patience_s(self, model: str, service_s: float) -> float:
+        """Time (s) for which a request waits before it ends a batch request of any age.
+
+        Args:
+            service_s: mean time (s) for which a request of the model holds a slot.
+        """
+        known = self.models.get(model)
+        percent = UNSET if known is None else known.queueing.preempt_wait_percent
+        return 0.0 if percent is UNSET else percent / 100.0 * service_s
+
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""
         for store in self.usage_stores or ():

@@ -116,7 +116,8 @@ class CreditLedger:
         """Grant batch credits to the agent that sent a probe; as `grant`, which is called before.
 
         Batch credits are granted out of what the credits for requests with a priority leave, less one slot of the
-        region. Credits for requests with a priority are granted as if there were no batch credits.
+        region unless requests with a priority wait before they end batch requests. Credits for requests with a
+        priority are granted as if there were no batch credits.
         """
         wanted = request.batch_wanted.get(model, 0)
         if not wanted and model not in self._batch_grants:
@@ -150,7 +151,7 @@ class CreditLedger:
         return self._headroom(model, region, policy, plan, for_batch=False)
 
     def _headroom(self, model: str, region: str, policy: Policy, plan: RegionPlan | None, *, for_batch: bool) -> int:
-        """As `headroom`. For batch credits, BATCH_RESERVE slots are not free, and batch credits of other models count.
+        """As `headroom`. For batch credits, BATCH_RESERVE slots may not be free, and those of other models count.
 
         Batch requests that wait count for neither.
         """
@@ -158,7 +159,10 @@ class CreditLedger:
             return 0
         agents, target = self._agents_here(), policy.spillover.target_utilisation
         agent = AgentRank(agents.index(self._agent) if self._agent in agents else 0, len(agents))
-        coupled, reserve = self._endpoints.groups.coupled(model), BATCH_RESERVE if for_batch else 0
+        # Requests with a priority that wait for a slot need no reserve.
+        is_full = policy.preempts_batch(model) and policy.preemption_patience_s(model, 1.0) > 0.0
+        reserve = BATCH_RESERVE if for_batch and not is_full else 0
+        coupled = self._endpoints.groups.coupled(model)
         if coupled:
             waiting = {name: self._queue.waiting(name) for name in coupled}
             waiting[model] += reserve

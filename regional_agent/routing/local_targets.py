@@ -225,7 +225,7 @@ class LocalTargets:
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         # An endpoint may accept a request that waits in its engine.
         waits = not isinstance(chosen, tuple) or chosen[0].view.in_flight >= chosen[0].view.slots
-        if waits and self._makes_room(context, excluded):
+        if waits and self._makes_room(context, excluded, now):
             chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         if not isinstance(chosen, tuple):
             if occupies_slot(context):
@@ -241,12 +241,13 @@ class LocalTargets:
             self.hot_prefixes.sent(estimate.prefix, context.residency.permitted.regions, now)
         return self.serving(context, endpoint, kind, now, spared_s)
 
-    def _makes_room(self, context: RequestContext, excluded: frozenset[str]) -> bool:
+    def _makes_room(self, context: RequestContext, excluded: frozenset[str], now: float) -> bool:
         """End a running batch request for a request with a priority, which would wait or leave the region otherwise."""
         if context.is_batch or not occupies_slot(context):
             return False
         waiting = max(1, self.queue.waiting_here(context.model) - self.queue.batch_waiting_here(context.model))
-        return self.queue.running_batch.make_room(context.model, waiting, excluded)
+        waits_s = inf if context.max_wait_s == 0.0 else now - context.received_at
+        return self.queue.running_batch.make_room(context.model, waiting, now, waits_s, excluded)
 
     def _unfit(
         self, context: RequestContext, pool: EndpointPool, contexts: ContextLengths, excluded: frozenset[str]

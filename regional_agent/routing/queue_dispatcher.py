@@ -108,7 +108,7 @@ class QueueDispatcher:
         self._restricted: dict[str, Counter[frozenset[str]]] = {}
         """By model, the waiting requests with a priority that not every endpoint can serve, by those that cannot."""
         self._work = shared_load.work
-        self.running_batch = RunningBatch(endpoints, shared_load, on_preempted)
+        self.running_batch = RunningBatch(endpoints, shared_load, self._patient, on_preempted)
         """The batch requests of this agent that run in this region."""
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
@@ -124,6 +124,18 @@ class QueueDispatcher:
         queue, remote = self._queues.get(model), self._shared_load.remote_queues.get(model)
         here = queue.length_without_batch() if queue else 0
         return here + sum(queue.requests for queue in remote) if remote else here
+
+    def _patient(self, model: str, patience_s: float) -> int:
+        """Requests with a priority for a model that have waited at this agent for a time (s), or cannot wait for it."""
+        queue, now = self._queues.get(model), self._clock()
+        if not queue:
+            return 0
+        return sum(
+            now - entry.arrived_at >= patience_s or entry.leave_at - entry.arrived_at <= patience_s + 2 * POLL_S
+            for _, own in queue.tenants_in_order()
+            for entry in own.requests
+            if entry.priority != BATCH_PRIORITY
+        )
 
     def batch_waiting_here(self, model: str) -> int:
         """Batch requests for a model that wait at this agent."""
@@ -274,7 +286,7 @@ class QueueDispatcher:
         if pool.has_room:
             self.room_appeared()
         elif not is_batch:
-            self.running_batch.make_room(model, queue.length_without_batch())
+            self.running_batch.make_room(model, queue.length_without_batch(), now)
         return entry
 
     def leave(self, entry: QueueEntry) -> None:
@@ -296,7 +308,7 @@ class QueueDispatcher:
         for model in self._shared_load.remote_queues:
             if not self._endpoints.pool(model).has_room:
                 queue = self._queues.get(model)
-                self.running_batch.make_room(model, queue.length_without_batch() if queue else 0)
+                self.running_batch.make_room(model, queue.length_without_batch() if queue else 0, self._clock())
 
     def credit_arrived(self) -> None:
         """Schedule a pass in which requests may leave the region. Queued requests precede new requests."""
@@ -369,7 +381,7 @@ class QueueDispatcher:
                     loop = asyncio.get_running_loop()
                     self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, model, queue, offer.left_to)
                 if offer.why is NextReason.NO_ROOM:
-                    self.running_batch.make_room(model, queue.length_without_batch())
+                    self.running_batch.make_room(model, queue.length_without_batch(), now)
                 return
             waiter = entry.item
             target = waiter.select(waiter.context, now)

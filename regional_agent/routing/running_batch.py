@@ -53,9 +53,20 @@ class RunningBatch:
     """The running batch requests of one agent."""
 
     def __init__(
-        self, endpoints: EndpointSet, shared_load: SharedLoad, on_preempted: Callable[[], None] = lambda: None
+        self,
+        endpoints: EndpointSet,
+        shared_load: SharedLoad,
+        patient: Callable[[str, float], int],
+        on_preempted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start without requests; `on_preempted` is called for each request that is preempted."""
+        """Start without requests.
+
+        Args:
+            patient: returns how many requests with a priority for a model that wait at this agent have waited for a
+                time (s), or cannot wait for it.
+            on_preempted: called for each request that is preempted.
+        """
+        self._patient = patient
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._on_preempted = on_preempted
@@ -97,11 +108,14 @@ class RunningBatch:
         names = self._endpoints.pool(model).positions
         return sum(count for name, count in by_endpoint.items() if name in names and name not in excluded)
 
-    def make_room(self, model: str, waiting: int, excluded: Container[str] = ()) -> bool:
+    def make_room(
+        self, model: str, waiting: int, now: float, waits_s: float = 0.0, excluded: Container[str] = ()
+    ) -> bool:
         """End as many requests as others need; see `batch_preemption`. Returns whether one has ended.
 
         Args:
             waiting: requests with a priority that wait for the model at this agent.
+            waits_s: time (s) for which one of them that may be in no queue has waited; infinite if it cannot wait.
             excluded: names of endpoints that cannot serve them.
         """
         candidates = self._candidates(model, excluded) if self._running else []
@@ -109,16 +123,24 @@ class RunningBatch:
             return False
         pool = self._endpoints.pool(model)
         own = self._shared_load.agent
-        agents = [AgentBatch(own, waiting, len(candidates))]
+        policy = self._running[candidates[0]].context.policy
+        patience_s, patient = policy.preemption_patience_s(model, pool.service_s), waiting
+        if patience_s > 0.0:
+            patient = min(waiting, max(self._patient(model, patience_s), int(waits_s >= patience_s)))
+        agents = [AgentBatch(own, waiting, len(candidates), patient)]
         for other in self._shared_load.others():
             queue = other.waiting.get(model)
             preemptible = self._in_pool(model, other.batch)
-            agents.append(AgentBatch(other.agent, 0 if queue is None else queue.requests, preemptible))
-        count = preemptions_of(own, agents, pool.slots - pool.in_flight)
+            requests = 0 if queue is None else queue.requests
+            # Another agent publishes how long the first of its requests has waited.
+            has_waited = queue is not None and queue.waited_ms >= 1000.0 * patience_s
+            agents.append(AgentBatch(other.agent, requests, preemptible, requests if has_waited else 0))
+        preemptions = preemptions_of(own, agents, pool.slots - pool.in_flight)
         running = [RunningRequest(attempt.since, number) for number, attempt in enumerate(candidates)]
-        for number in first_to_end(running, count):
+        ends = first_to_end(running, preemptions, now, patience_s)
+        for number in ends:
             self._preempt(candidates[number])
-        return count > 0
+        return bool(ends)
 
     def _preempt(self, attempt: LocalAttempt) -> None:
         """End a request for another one: it waits again, or returns to the region that sent it."""

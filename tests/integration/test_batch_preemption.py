@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,10 @@ class Gate:
         await embeds(e, received, writer)
 
 
-def preempts(agent: Agent, max_wait_s: float | None = None) -> None:
-    policy, queueing = agent.config.policy, Queueing(preempt_batch=True, max_wait_s=max_wait_s)
+def preempts(agent: Agent, max_wait_s: float | None = None, patience_s: float = 0.0) -> None:
+    policy = agent.config.policy
+    percent = 100.0 * patience_s / agent.endpoints.pool(MODEL).service_s
+    queueing = Queueing(preempt_batch=True, max_wait_s=max_wait_s, preempt_wait_percent=percent)
     models = {name: replace(model, queueing=queueing) for name, model in policy.models.items()}
     agent.config.policy = replace(policy, models=models)
 
@@ -95,6 +98,40 @@ async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Pat
         assert agent.proxy.retry_budget.allows_one(agent.proxy.clock())
     lost = [record for record in records_in(tmp_path / "ledger") if record.kind == RecordKind.LOST_ATTEMPT]
     assert [(record.is_overhead, record.price) for record in lost] == [(True, 0.0)]
+
+
+async def test_a_chat_waits_for_a_slot_before_it_ends_a_request_that_has_run_for_long(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store", max_use_percent=100)
+
+    def has_run_for_long(agent: Agent) -> None:
+        for attempt in agent.queue.running_batch._running:
+            attempt.since -= 1000.0
+
+    for patience_s, max_wait_s, runs_long, expected in (
+        (100.0, 1000.0, False, "ends a young one"),
+        (100.0, 0.0, True, "cannot wait"),
+        (0.5, None, True, "has waited"),
+        (100.0, 1000.0, True, "waits"),
+    ):
+        gate = Gate()
+        more = {"slots": SLOTS, "queue": 0, "job_store": store}
+        async with engine(gate) as gpu, serving(tmp_path, gpu, **more) as (agent, client):
+            preempts(agent, max_wait_s, patience_s)
+            batch = await client.started(input_file(REQUESTS))
+            await until(lambda: len(gate.running) == SLOTS)  # noqa: B023
+            if runs_long:
+                has_run_for_long(agent)
+            began = time.monotonic()
+            chat = asyncio.create_task(ask(agent))
+            if expected == "waits":
+                await until(lambda: agent.queue.waiting_here(MODEL) > agent.queue.batch_waiting_here(MODEL))
+                gate.open.set()
+            assert (await chat)[0] == 200, expected
+            assert preempted(agent) == (0 if expected == "waits" else 1), expected
+            if expected == "has waited":
+                assert time.monotonic() - began >= patience_s
+            gate.open.set()
+            assert (await client.ended(batch))["request_counts"]["completed"] == REQUESTS
 
 
 async def test_a_chat_through_envoy_takes_the_slot_of_a_batch_request(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from penstock.admission.batch_preemption import (
     MAX_PREEMPTIONS,
+    YOUNG_PART,
     AgentBatch,
+    Preemptions,
     RunningRequest,
     first_to_end,
     preemptions_of,
@@ -23,14 +25,40 @@ regions = st.lists(st.tuples(counts, counts), min_size=1, max_size=3)
 @settings(max_examples=examples(300), deadline=None)
 @given(regions, st.integers(-3, 8))
 def test_the_agents_together_end_as_many_as_lack_a_slot(region: list[tuple[int, int]], free_slots: int) -> None:
-    agents = [AgentBatch(name, *counts) for name, counts in zip(NAMES, region, strict=False)]
-    ends = {each.agent: preemptions_of(each.agent, agents, free_slots) for each in agents}
+    agents = [AgentBatch(name, *counts, counts[0]) for name, counts in zip(NAMES, region, strict=False)]
+    found = {each.agent: preemptions_of(each.agent, agents, free_slots) for each in agents}
+    assert all(each.of_young_ones == 0 for each in found.values()), "all have waited for their patience"
+    ends = {agent: each.of_any_age for agent, each in found.items()}
     waiting, preemptible = (sum(column) for column in zip(*region, strict=True))
     assert sum(ends.values()) == min(preemptible, max(0, waiting - max(0, free_slots)))
     assert all(0 <= ends[each.agent] <= each.preemptible for each in agents)
     if waiting > 0 >= free_slots:
         # Of what an agent's own requests need, it ends all that it can before another agent ends any.
         assert all(ends[each.agent] >= min(each.waiting, each.preemptible) for each in agents)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(st.tuples(counts, counts, counts), min_size=1, max_size=3), st.integers(-3, 8))
+def test_requests_of_any_age_end_for_those_alone_that_have_waited(
+    region: list[tuple[int, int, int]], free_slots: int
+) -> None:
+    agents = [AgentBatch(name, a + b, c, a) for name, (a, b, c) in zip(NAMES, region, strict=False)]
+    found = [preemptions_of(each.agent, agents, free_slots) for each in agents]
+    patient, preemptible = sum(each.patient for each in agents), sum(each.preemptible for each in agents)
+    assert sum(each.of_any_age for each in found) == min(preemptible, max(0, patient - max(0, free_slots)))
+    lacking = max(0, sum(each.waiting for each in agents) - max(0, free_slots))
+    assert sum(sum(each) for each in found) >= min(preemptible, lacking)
+    assert all(each.of_young_ones >= 0 for each in found)
+
+
+@given(st.lists(st.floats(0, 100)), counts, counts, st.floats(0, 60))
+def test_the_youngest_end_first(since: list[float], of_any_age: int, of_young_ones: int, patience_s: float) -> None:
+    running = [RunningRequest(at, number) for number, at in enumerate(since)]
+    ends = first_to_end(running, Preemptions(of_any_age, of_young_ones), 100.0, patience_s)
+    assert min(of_any_age, len(since)) <= len(ends) <= of_any_age + of_young_ones
+    kept = [each.since for each in running if each.number not in ends]
+    assert all(since[number] >= max(kept, default=0.0) for number in ends)
+    assert all(100.0 - since[number] < YOUNG_PART * patience_s for number in ends[of_any_age:])
 
 
 class Pool:
@@ -48,13 +76,14 @@ class Pool:
         """End batch requests for waiting ones, and start what has a slot."""
         free = self.slots - self.clients - len(self.running)
         may_end = [item for item in self.running if self.preempted[item] < MAX_PREEMPTIONS]
-        count = preemptions_of("a", [AgentBatch("a", self.waiting, len(may_end))], free)
-        for item in first_to_end([RunningRequest(self.running[item], item) for item in may_end], count):
+        preemptions = preemptions_of("a", [AgentBatch("a", self.waiting, len(may_end), self.waiting)], free)
+        ends = first_to_end([RunningRequest(self.running[item], item) for item in may_end], preemptions, now, 0.0)
+        for item in ends:
             assert all(self.running[item] >= self.running[other] for other in may_end if other in self.running)
             del self.running[item]
             self.preempted[item] += 1
             self.queued.insert(0, item)
-        self.victims += count
+        self.victims += len(ends)
         started = min(self.waiting, self.slots - self.clients - len(self.running))
         self.waiting -= started
         self.clients += started

@@ -126,6 +126,10 @@ class Queueing(PolicyStruct, frozen=True):
     """Whether agents end running batch requests of the model when a request with a priority would wait for a slot
     otherwise; batch requests wait again, and each is preempted three times at most. For engines that stop computing
     when the connection closes, such as vLLM, SGLang and TGI. Absent: no."""
+    preempt_wait_percent: Annotated[float, bounds(ge=0, le=100)] | UnsetType = UNSET
+    """Part (%) of the measured time for which a request of the model holds a slot: so long a request with a priority
+    waits for a slot before it ends a batch request that has run for more than a third of this time. A younger one ends
+    at once. Batches then lose less work. Absent: 0, any batch request ends at once."""
 
     @property
     def reserve(self) -> float:

@@ -50,6 +50,17 @@ def test_with_preemption_a_batch_uses_what_is_idle_and_no_client_waits() -> None
     assert all(item.preemptions <= MAX_PREEMPTIONS for site in run.sites.values() for item in site.batch)
 
 
+def test_clients_that_wait_for_slots_cost_the_batch_less() -> None:
+    uses = [0.3, 0.3, 0.8, 0.8] * 4
+    bursts = {name: [use * SLOTS / SERVICE_S for use in uses] for name in QUIET}
+    at_once, patient = (
+        day(bursts, Bounds(1.0, 1.0, preempts=True, patience=patience)).result("bursts") for patience in (0.0, 0.12)
+    )
+    assert patient.lost_share < 0.5 * at_once.lost_share
+    assert patient.idle_used_share > at_once.idle_used_share + 0.05
+    assert patient.wait_p99_s <= 0.12 * SERVICE_S + 0.001
+
+
 def test_the_batch_pays_the_price_of_the_hour() -> None:
     found = day(QUIET, Bounds(0.75, 0.8)).result("night in some regions")
     assert batch_day.NIGHT_PRICE < found.mean_price < 1.0
