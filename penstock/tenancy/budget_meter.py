@@ -14,11 +14,14 @@ from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
 from penstock.policy.kinds.tenants import DEFAULT_HOLD_S
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, BudgetUse, period_end, period_of
-from penstock.tenancy.without_leader import full_rate, rate_without_leader
+from penstock.tenancy.without_leader import MIN_AMOUNT, full_rate, rate_without_leader
 
 MAX_EXCESS_BURSTS: Final = 10.0
 """Maximum amount by which a request exceeds its estimate, in bursts of the budget (amounts of one minute by default): a
 wrong report of an engine must not lock a tenant out for longer."""
+
+MAX_WAIT_S: Final = 366.0 * 86_400.0
+"""Maximum time (s) that clients are told, a year: calendars end before some limits are refilled."""
 
 EXCHANGE_S: Final = 1.0
 """Minimum time (s) after which a refused request can be admitted, unless it waits for a lease alone."""
@@ -128,8 +131,8 @@ class BudgetMeter:
         """Use a limit, from the next lease on. What was used stays used."""
         self.budget = budget
         per_minute = not (self.is_money or self.is_concurrency)
-        burst = self._burst = budget.largest_burst if per_minute else budget.limit
-        self._per_s = budget.per_s if per_minute else 0.0
+        burst = self._burst = max(MIN_AMOUNT, budget.largest_burst if per_minute else budget.limit)
+        self._per_s = max(MIN_AMOUNT, budget.per_s) if per_minute else 0.0
         self._max_excess = inf if self.is_money else MAX_EXCESS_BURSTS * burst
         # A larger request waits for half of the burst and owes the rest, since an agent seldom has all of the burst.
         self._cached_weight = budget.cached_weight
@@ -214,8 +217,9 @@ class BudgetMeter:
         needed = min(amount, self._full)
         if self.lost:
             rate = self._refill_per_s
-            return (needed - self.unspent) / rate if rate else EXCHANGE_S
-        return max(EXCHANGE_S, self.period_end - wall if self.is_money else (needed - self.rest(now)) / self._per_s)
+            return min(MAX_WAIT_S, (needed - self.unspent) / rate) if rate else EXCHANGE_S
+        wait_s = self.period_end - wall if self.is_money else (needed - self.rest(now)) / self._per_s
+        return min(MAX_WAIT_S, max(EXCHANGE_S, wait_s))
 
     def waits_for_lease(self, amount: float, now: float) -> bool:
         """Whether the fleet has what a refused request of `amount` needs, as far as this agent knows, so that the next
@@ -257,9 +261,11 @@ class BudgetMeter:
             now: time (s) of the last call of `remaining`.
         """
         if not self.lost:
-            return (self._burst - self._shown) / self._per_s
-        missing = self._most - self.unspent
-        return missing / self._refill_per_s if missing > 0.0 and self._refill_per_s else 0.0
+            reset_s = (self._burst - self._shown) / self._per_s
+        else:
+            missing = self._most - self.unspent
+            reset_s = missing / self._refill_per_s if missing > 0.0 and self._refill_per_s else 0.0
+        return reset_s if reset_s < MAX_WAIT_S else MAX_WAIT_S
 
     # the exchange with the leader
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
+
+MIN_AMOUNT: Final = 1e-9
+"""Minimum limit of a budget, and minimum of its rate (1/s): nothing can be divided by the least number above 0."""
 
 _SECONDS = {BudgetUnit.MONEY_PER_DAY: 86_400.0, BudgetUnit.MONEY_PER_MONTH: 31 * 86_400.0}
 """Period (s) of budgets of money; the longest for months, so that a share never exceeds the budget."""
@@ -12,7 +17,7 @@ def full_rate(budget: Budget) -> float:
     """Return the rate (units per second) that uses a budget up evenly; the limit itself for concurrent requests."""
     if budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
         return budget.limit
-    return budget.limit / _SECONDS.get(budget.unit, 60.0)
+    return max(MIN_AMOUNT, budget.limit / _SECONDS.get(budget.unit, 60.0))
 
 
 def rate_without_leader(budget: Budget, last: float, agents: int, ended_s: float, loss: tuple[float, OnLoss]) -> float:

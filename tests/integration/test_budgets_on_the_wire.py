@@ -16,7 +16,7 @@ from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
-from penstock.tenancy.budget_meter import BudgetMeter
+from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds
@@ -215,3 +215,19 @@ async def test_forwarded_requests_count_where_they_came_in(tmp_path: Path) -> No
         assert meter(origin, BudgetUnit.TOKENS).spent == 50.0
         assert meter(origin, BudgetUnit.GPU_SECONDS).spent == pytest.approx(20 * 0.001 + 20 * 0.01)
         assert not serving.budgets._meters
+
+
+@pytest.mark.parametrize("unit", [BudgetUnit.REQUESTS, BudgetUnit.TOKENS, BudgetUnit.MONEY_PER_DAY])
+@pytest.mark.parametrize(("limit", "burst"), [(5e-324, None), (1e-300, 2.0), (1e-300, 1e15), (1e15, 5e-324)])
+async def test_absurd_limits_are_answered(tmp_path: Path, unit: BudgetUnit, limit: float, burst: float | None) -> None:
+    async with engine(reports_usage) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limited(agent, Budget(unit, limit, burst=burst if unit is not BudgetUnit.MONEY_PER_DAY else None))
+        for path, reset in (("/v1/chat/completions", "x-ratelimit-reset-"), ("/v1/messages", "anthropic-ratelimit-")):
+            for _ in range(2):
+                answer = await ask(agent, body=WHOLE, path=path)
+                assert answer.status in (200, 429, 502)
+                assert float(answer.headers.get("retry-after", "1")) < 2 * MAX_WAIT_S
+                for name, value in answer.headers.items():
+                    if name.startswith(reset) and name.endswith("reset"):
+                        assert datetime.fromisoformat(value).year < datetime.now().year + 3
+        await until(lambda: agent.held() == 0)
