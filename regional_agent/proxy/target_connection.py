@@ -86,14 +86,20 @@ class TargetConnection:
         return self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> bool:
-        """Send the request over the connection, or an idle one to the target; returns False if there is none.
+        """Send the request over the connection, or an idle one to the target; returns False if there is none, or if the
+        request needs a new one because it must not be sent twice.
 
         Args:
             sink: receives the response.
             now: by the agent's clock (s).
         """
         context, connection = self._context, self.upstream
-        if connection is None and (self._request.reader is None or not is_converted(self._request, attempt)):
+        # A target may close an idle connection just when the request is sent, which is then sent again.
+        if (
+            connection is None
+            and context.is_repeatable
+            and (self._request.reader is None or not is_converted(self._request, attempt))
+        ):
             connection = self.upstream = self._pool(attempt).take(attempt.address)
         if connection is None:
             return False

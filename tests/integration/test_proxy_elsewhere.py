@@ -8,12 +8,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy, limit_queue
-from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -52,22 +53,37 @@ async def test_an_engine_that_closes_before_a_body_byte_loses_no_request(tmp_pat
         assert agent.held() == 0
 
 
-async def test_a_closed_idle_connection_counts_no_failure(tmp_path: Path) -> None:
+def answers_once() -> Script:
+    """An engine that breaks a connection at its second request."""
     served: set[asyncio.StreamWriter] = set()
 
-    async def answers_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if writer in served:
             writer.transport.abort()
         else:
             served.add(writer)
             writer.write(JSON_ANSWER)
 
-    async with engine(answers_once) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    return script
+
+
+async def test_a_closed_idle_connection_counts_no_failure(tmp_path: Path) -> None:
+    async with engine(answers_once()) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         for _ in range(8):
             assert (await ask(agent))[0] == 200
         endpoint = next(iter(agent.endpoints.every()))
         assert (endpoint.health.ready, endpoint.ejection.failures) == (True, 0)
         assert len(gpu.requests) == 15, "each but the first was sent again at once"
+
+
+async def test_a_request_that_is_not_repeatable_is_sent_over_no_kept_connection(tmp_path: Path) -> None:
+    """A connection that breaks after the request was sent would not show whether the engine has begun."""
+    async with engine(answers_once()) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        once = tuple(replace(route, repeatable=False) for route in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        for sent in range(1, 4):
+            assert (await ask(agent))[0] == 200
+            assert len(gpu.requests) == sent
 
 
 async def test_a_rejected_request_is_retried_at_another_engine(tmp_path: Path) -> None:
