@@ -24,7 +24,7 @@ CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 """The start of a request head."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 ANSWER = b'{"choices": [], "content": [], "data": {}}'
-"""The body of an answer of several APIs: chats, Anthropic's messages, embeddings. A list of data would be one of models."""
+"""The body of an answer to chats, Anthropic's messages and embeddings. A list of data would be one of models."""
 JSON_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 42\r\n\r\n" + ANSWER
 NOBODY = Address("127.0.0.1", 1)
 """An address that refuses connections: no process listens on port 1."""
