@@ -95,7 +95,8 @@ class AnswerParser:
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
-        """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none."""
+        """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none. Of a JSON text: whether
+        the text has been read."""
         self.is_beginning = False
         """Whether the records so far only announce the answer; reset by the caller once it forwards them."""
         self.delivered = 0
@@ -235,9 +236,9 @@ class AnswerParser:
         rest, lines, is_json = self._splitter.take_rest(), self._kind == LINES, True
         if self._reducer is not None:
             self._read_reduced()
-            is_json = self.ended
+            self.begun, is_json = True, self.ended
         elif self._held.size_bytes:
-            text = self._held.take().removeprefix(_BOM)
+            text, self.begun = self._held.take().removeprefix(_BOM), True
             self._read_record(text, counts=False)
             if self.needs_answer and self.error is None and is_scalar(text):
                 self.error = NO_ANSWER
@@ -246,7 +247,7 @@ class AnswerParser:
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
-        elif complete and self.needs_answer and self._kind == JSON and not self.ended:
+        elif complete and self.needs_answer and self._kind == JSON and not self.begun:
             self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON

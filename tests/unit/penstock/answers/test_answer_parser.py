@@ -865,3 +865,17 @@ def test_the_answers_of_a_preset_have_a_member_of_its_api(name: str) -> None:
         read(json.dumps(text).encode(), 100, reader)
         assert (reader.error is None) == is_answer, text
     assert not AnswerFormat(msgspec.structs.replace(route, source="routes.yaml:1")).members
+
+
+@pytest.mark.parametrize("text", [b'{"choices": []}', b"ok", b'{"choices": [' + b"1," * 400_000 + b"1]}"])
+def test_a_text_that_is_read_to_its_end_twice_is_not_an_empty_one(text: bytes) -> None:
+    reader = parser(CHAT, JSON)
+    reader.needs_answer = True
+    reader.feed(text)
+    for _ in range(2):
+        reader.finish(complete=True)
+        assert reader.error is None
+    empty = parser(CHAT, JSON)
+    empty.needs_answer = True
+    empty.finish(complete=True)
+    assert empty.error is not None
