@@ -32,7 +32,7 @@ from regional_agent.proxy.upstream_request import agent_lines, special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 MAX_ALTERNATIVES: Final = 2

@@ -38,7 +38,7 @@ from regional_agent.proxy.target_selection import reads_while_queued, select_tar
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 _SELECTION: Final = SpanEvent.SELECTION

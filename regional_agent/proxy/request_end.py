@@ -13,7 +13,7 @@ from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.forwarded_attempt import engines_failed_line
-from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.tenants.settlement import settle
 
 _OK: Final = Outcome.OK

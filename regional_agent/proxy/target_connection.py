@@ -18,7 +18,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
 from regional_agent.websocket.websocket_offer import handshake_lines
 
@@ -69,7 +68,7 @@ class TargetConnection:
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
         try:
-            pool = self._pool(attempt)
+            pool = self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
             connection = await pool.connect(attempt.address, self.time_limits.connect_s)
             if is_converted(self._request, attempt):
                 # The converter uses the connection, which shows that the engine is reachable.
@@ -81,9 +80,6 @@ class TargetConnection:
             return
         self._connecting, self.upstream = None, connection
         sink.on_connected()
-
-    def _pool(self, attempt: Attempt) -> UpstreamPool:
-        return self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> bool:
         """Send the request over the connection, or an idle one to the target; returns False if there is none, or if the
@@ -100,7 +96,9 @@ class TargetConnection:
             and context.is_repeatable
             and (self._request.reader is None or not is_converted(self._request, attempt))
         ):
-            connection = self.upstream = self._pool(attempt).take(attempt.address)
+            pools = self._proxy.pools
+            pool = pools.peers if attempt.from_peer else pools.endpoints
+            connection = self.upstream = pool.take(attempt.address)
         if connection is None:
             return False
         if context.trace is not None:

@@ -11,7 +11,7 @@ from regional_agent.proxy.retries import refusal_of_error
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.routing.queue_entry import QueueEntry
 
 _SATURATED: Final = Reason.SATURATED
 _NONE_READY: Final = Reason.NONE_READY

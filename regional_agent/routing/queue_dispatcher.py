@@ -18,16 +18,15 @@ from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHe
 from penstock.admission.places_ahead import places_of
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
-from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.fleet.traffic_report import TenantReport
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS
-from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
+from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Select, Waiter, entry_of, group_of
 from regional_agent.routing.running_batch import RunningBatch
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.requests.request_context import RequestContext
-    from regional_agent.routing.attempt import Attempt
     from regional_agent.shared_load.shared_load import SharedLoad
 
 POLL_S: Final = 0.1
@@ -54,29 +52,6 @@ CREDIT_WAIT_S: Final = 1.0
 request the credit."""
 
 _WHOLE_REGION: Final = AgentRank(0, 1)
-
-OnTarget = Callable[["Attempt | Refusal"], None]
-Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
-
-
-class Waiter:
-    """A waiting request, with the functions that select its target and that receive it."""
-
-    def __init__(
-        self, context: RequestContext, select: Select, on_target: OnTarget, unable: frozenset[str] = NO_ENDPOINTS
-    ) -> None:
-        """`select` may be called repeatedly while the request waits, `on_target` at most once.
-
-        Args:
-            unable: names of the endpoints that cannot serve the request.
-        """
-        self.context = context
-        self.select = select
-        self.on_target = on_target
-        self.unable = unable
-
-
-QueueEntry = QueuedRequest[Waiter]
 
 
 class QueueDispatcher:
@@ -258,7 +233,7 @@ class QueueDispatcher:
             queue.use(known.queueing)
             if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
-        entry = _entry(Waiter(context, select, on_target, unable), size_bytes, max_wait_s)
+        entry = entry_of(Waiter(context, select, on_target, unable), size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
         is_batch = context.is_batch
@@ -357,7 +332,7 @@ class QueueDispatcher:
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = ModelQueue(
-                numbers_from=self._numbers_from, group_of=_group, counters=self._work.of(model)
+                numbers_from=self._numbers_from, group_of=group_of, counters=self._work.of(model)
             )
         return queue
 
@@ -447,50 +422,6 @@ class QueueDispatcher:
             if not restricted[unable]:
                 del restricted[unable]
         self._on_waited(entry.item.context.model, now - entry.since, outcome, entry.priority)
-
-
-def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
-    """The request as the queue sees it. Its times count from the arrival, so that one that joins again keeps them."""
-    context = waiter.context
-    arrived_at, estimate = context.received_at, context.estimate
-    give_up_at = min(context.deadline_at, arrived_at + max_wait_s)
-    model, work_s = context.policy.models.get(context.model), estimate.work.prefill_s + estimate.work.decode_s
-    urgency = give_up_at
-    if context.job_deadline_at is not None:
-        urgency = context.job_deadline_at
-    elif model is not None:
-        urgency = urgency_at(model.queueing, arrived_at, give_up_at, work_s, model.expected_service_s)
-    return QueuedRequest(
-        waiter,
-        tenant=estimate.tenant,
-        priority=context.priority,
-        size_bytes=size_bytes,
-        arrived_at=arrived_at,
-        urgency_at=urgency,
-        leave_at=give_up_at,
-        cost_s=work_s,
-        weight=context.weight,
-        rests_until=context.rests_until,
-        represents_group=not context.attempts,
-    )
-
-
-def _group(waiter: Waiter) -> str:
-    """The group of a request: requests of one residency class may use the same endpoints and regions.
-
-    Long prompts are groups of their own, since an endpoint with room may take a short prompt and no long one. So are
-    the requests that only the endpoint with their object can serve, and batch requests, which have other credits.
-    """
-    context = waiter.context
-    name = context.residency.permitted.name
-    location = context.object_location
-    if location is not None and context.needs_object:
-        return f"{name}, at {location.endpoint}"
-    if context.context_class:
-        name = f"{name}, from {context.context_class} tokens"
-    if context.priority == BATCH_PRIORITY:
-        name = f"{name}, batch"
-    return f"{name}, long prompts" if is_long(context.estimate) else name
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

@@ -45,7 +45,7 @@ from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
-from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
+from regional_agent.routing.queue_entry import OnTarget, QueueEntry
 from regional_agent.telemetry.label_values import RequestKind
 
 MAX_ATTEMPTS: Final = 6

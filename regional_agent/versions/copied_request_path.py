@@ -31,7 +31,7 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import replace_model
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
+from regional_agent.routing.queue_entry import OnTarget, QueueEntry
 from regional_agent.routing.router import Router
 from regional_agent.services.service import RoutedService
 from regional_agent.telemetry.demand_meter import DemandMeter

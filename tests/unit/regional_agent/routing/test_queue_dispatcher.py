@@ -22,7 +22,8 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
-from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
