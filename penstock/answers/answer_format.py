@@ -79,6 +79,8 @@ class AnswerFormat:
             path = parse_pointer(route.object_id)
             self.id_paths = (path, ("response", *path))
             pointers += [route.object_id, f"/response{route.object_id}"]
+        self.has_items = bool(self.id_paths) and route is not None and route.previous_object != ""
+        """Whether requests may refer to the items of an answer."""
         if self.has_indexes:
             pointers.append("/index")
         if () in self.places.objects:

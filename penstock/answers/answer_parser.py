@@ -30,6 +30,7 @@ from penstock.answers.values import (
     first_text,
     has_output,
     is_answer,
+    item_ids_in,
     list_of,
 )
 
@@ -108,6 +109,8 @@ class AnswerParser:
         self.finish_reason = ""
         self.object_id = ""
         """Identifier of the object that the answer creates; empty until it has arrived."""
+        self.item_ids: tuple[str, ...] = ()
+        """Identifiers of the items of an answer that creates an object."""
         self.needs_event = False
         """Whether a stream that ends without an event is an error; set by the caller."""
         self.needs_end = False
@@ -402,6 +405,8 @@ class AnswerParser:
             self.object_id = first_text(fields, self._format.id_paths, MAX_ID_CHARS)
             if self.object_id:
                 self._id_records = 0
+        if self._format.has_items and not self.item_ids:
+            self.item_ids = item_ids_in(fields)
         choices = fields.get("choices")
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
         self.delivered += counts and has_output(fields)

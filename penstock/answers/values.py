@@ -14,6 +14,11 @@ from penstock.answers.answer_errors import error_in
 from penstock.answers.usage_reader import Fields, Raw, members_of, value_at
 
 MAX_TEXT_BYTES: Final = 1024
+MAX_ITEMS: Final = 32
+"""Maximum number of items of an answer whose identifiers are read."""
+
+MIN_ITEM_ID_CHARS: Final = 16
+
 MAX_CHOICES: Final = 128
 """Maximum number of answers to one request of which the finish reasons are read."""
 
@@ -67,6 +72,18 @@ def text_of(raw: Raw, max_chars: int) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return text if len(text) <= max_chars else ""
+
+
+def item_ids_in(fields: Fields) -> tuple[str, ...]:
+    """The identifiers of the items in an answer of OpenAI's Responses, or in the last event of its stream.
+
+    Short ones are left out: they may be numbers that another tenant's items have too.
+    """
+    raw = value_at(fields, ("output",) if "output" in fields else ("response", "output"))
+    items = list_of(bytes(raw), MAX_ITEMS) if raw is not None else None
+    members = [members_of(item) for item in items or ()]
+    ids = [text_of(each["id"], MAX_TEXT_BYTES) for each in members if each is not None and "id" in each]
+    return tuple(item_id for item_id in ids if len(item_id) >= MIN_ITEM_ID_CHARS)
 
 
 def first_text(fields: Fields, paths: tuple[tuple[str, ...], ...], max_chars: int) -> str:

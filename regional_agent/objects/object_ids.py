@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.routes.object_locations import ObjectLocation
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
@@ -19,6 +21,14 @@ def keep_created_object(
     """
     location = ObjectLocation(context.model, attempt.region, attempt.endpoint_name)
     objects.created(context.facts.tenant, object_id, location, now)
+
+
+def keep_items(
+    context: RequestContext, attempt: Attempt, item_ids: Iterable[str], objects: KnownObjects, now: float
+) -> None:
+    """Record the locations of the items of a response, which later requests may name; arguments as above."""
+    for item_id in item_ids:
+        keep_created_object(context, attempt, item_id, objects, now)
 
 
 def keep_client_object(context: RequestContext, attempt: Attempt, objects: KnownObjects, now: float) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
 from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy
@@ -124,6 +124,8 @@ class ObservedResponse:
         if self._intake is not None:
             rest = self._intake.parser.finish(complete=True)
             self._keep_object(now)
+            if self._attempt is not None and (item_ids := self._intake.parser.item_ids):
+                keep_items(self._context, self._attempt, item_ids, self._proxy.router.requests.objects, now)
         self._sent_bytes += len(rest)
         return rest
 

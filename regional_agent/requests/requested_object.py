@@ -11,7 +11,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.route_fields import has_value, is_no_identifier, names_items, object_in
+from regional_agent.requests.route_fields import has_value, is_no_identifier, items_in, object_in
 
 NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 
@@ -47,17 +47,26 @@ def refuse_foreign_objects(request: Request, route: Route) -> Refusal | None:
 def earlier_object(
     objects: KnownObjects, request: Request, route: Route, tenant: str, now: float
 ) -> ObjectLocation | Refusal | None:
-    """Return the location of the object from which a request continues; None if the request names none.
+    """Return the location of the objects from which a request continues: a response, and items of responses.
 
-    An identifier that is unknown is refused: it may be that of another tenant, and engines check no tenant. Those of
-    items in earlier responses are always unknown.
+    None if the request names none. An identifier that is unknown is refused: it may be that of another tenant, and
+    engines check no tenant.
     """
-    for pointer in route.cost.prompt:
-        if names_items(request, pointer):
-            return Refusal(Reason.NOT_FOUND, f"{pointer} has a reference to an item; send the item: {NO_OBJECT}")
     object_id = object_in(request, route.previous_object)
-    if object_id is None:
-        if is_no_identifier(request, route.previous_object):
-            return Refusal(Reason.BAD_REQUEST, f"the value at {route.previous_object} is not a string")
-        return None
-    return objects.find(tenant, object_id, now) or Refusal(Reason.NOT_FOUND, NO_OBJECT)
+    if object_id is None and is_no_identifier(request, route.previous_object):
+        return Refusal(Reason.BAD_REQUEST, f"the value at {route.previous_object} is not a string")
+    named = [] if object_id is None else [object_id]
+    for pointer in route.cost.prompt:
+        items = items_in(request, pointer)
+        if items is None:
+            return Refusal(Reason.NOT_FOUND, f"{pointer} has references to items that are not clear; send the items")
+        named += items
+    found: ObjectLocation | None = None
+    for name in named:
+        location = objects.find(tenant, name, now)
+        if location is None:
+            return Refusal(Reason.NOT_FOUND, NO_OBJECT)
+        if found is not None and location[1:] != found[1:]:
+            return Refusal(Reason.NOT_FOUND, "the response and the items are at different endpoints; send the items")
+        found = location
+    return found

@@ -46,6 +46,12 @@ class _Item(msgspec.Struct):
         return self.type == "item_reference" or (self.id is not None and self.type is None and self.role is None)
 
 
+MAX_ITEMS: Final = 128
+"""Maximum number of items of earlier responses that a request may name."""
+
+MAX_SOUGHT: Final = 16
+"""Maximum number of them that other agents are asked for, one after the other."""
+
 _items: Final = msgspec.json.Decoder(list[_Item | list[Any] | str | float | bool | None])
 
 _NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"application/octet-stream")
@@ -108,18 +114,22 @@ def has_value(request: Request, pointer: str) -> bool:
     return value is not None and not is_null(value)
 
 
-def names_items(request: Request, pointer: str) -> bool:
-    """Whether a list in a complete body has an element that only names an item of an earlier response."""
+def items_in(request: Request, pointer: str) -> tuple[str, ...] | None:
+    """The identifiers of items of earlier responses that elements of a list in a complete body only name.
+
+    None if an element may name an item that only an engine can read, or if there are more than MAX_ITEMS.
+    """
     body = request.body
     value = _value_in_body(request, pointer) if b'"id"' in body or b"\\u" in body else None
     if value is None or bytes(memoryview(value)[:1]) != b"[":
-        return False
+        return ()
     try:
         items = _items.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # An element that only an engine can read may hide a reference.
-        return True
-    return any(isinstance(item, _Item) and item.is_reference for item in items)
+        return None
+    named = [item.id for item in items if isinstance(item, _Item) and item.is_reference]
+    is_clear = len(named) <= MAX_ITEMS and all(isinstance(item_id, str) for item_id in named)
+    return tuple(dict.fromkeys(named)) if is_clear else None
 
 
 def _value_in_body(request: Request, pointer: str) -> Raw | None:
@@ -136,7 +146,10 @@ def objects_of(request: Request) -> list[str]:
     if route is None or not request.whole:
         return []
     places = (route.object_parameter, route.previous_object, route.client_object)
-    return [object_id for place in places if place and (object_id := object_in(request, place))]
+    found = [object_id for place in places if place and (object_id := object_in(request, place))]
+    for pointer in route.cost.prompt if route.continues_objects else ():
+        found += (items_in(request, pointer) or ())[:MAX_SOUGHT]
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ from tests.support.wait import until
 RESPONSES = "/v1/responses"
 
 
-def keeps(name: str, *, split: bool = False) -> Script:
+def keeps(name: str, *, split: bool = False, items: bool = False) -> Script:
     """An engine with the Responses API: its objects are `<name>-1` and so on."""
     created: set[str] = set()
 
@@ -45,14 +45,27 @@ def keeps(name: str, *, split: bool = False) -> Script:
                     writer.write(chunk(part))
                     await writer.drain()
                     await asyncio.sleep(0.05 if split else 0)
-                writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+                output = _items(object_id) if items else []
+                completed = {"id": object_id, "output": output, "usage": {"input_tokens": 1}}
+                last = json.dumps({"type": "response.completed", "response": completed}).encode()
+                writer.write(chunk(b"data: %b\n\n" % last) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
                 return
-            writer.write(_json(200, {"id": object_id, "prompt_id": object_id, "output": []}))
+            output = _items(object_id) if items else []
+            writer.write(_json(200, {"id": object_id, "prompt_id": object_id, "output": output}))
             return
         object_id = target.decode().split("/")[2 if target.startswith(b"/history") else 3]
         writer.write(_json(200 if object_id in created else 410, {"method": method.decode(), "at": name}))
 
     return script
+
+
+def _items(object_id: str) -> list[dict[str, Any]]:
+    """The items of a response, of which the last has too short an identifier."""
+    return [
+        {"type": "reasoning", "id": f"rs_of_the_response_{object_id}", "summary": []},
+        {"type": "message", "id": f"msg_of_the_response_{object_id}", "role": "assistant", "content": []},
+        {"type": "message", "id": f"msg_{object_id}", "role": "assistant", "content": []},
+    ]
 
 
 def _json(status: int, value: dict[str, Any]) -> bytes:
@@ -129,10 +142,10 @@ async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
 @asynccontextmanager
 async def engines_behind_agent(directory: Path, **fields: Any) -> AsyncIterator[tuple[Agent, list[ScriptedEngine]]]:
     """Run an agent with two engines, and return the engines too."""
-    split = fields.pop("split", False)
+    split, items = fields.pop("split", False), fields.pop("items", False)
     async with (
-        engine(keeps("first", split=split)) as first,
-        engine(keeps("second", split=split)) as second,
+        engine(keeps("first", split=split, items=items)) as first,
+        engine(keeps("second", split=split, items=items)) as second,
         running_agent(directory, [first.address, second.address], **fields) as agent,
     ):
         yield agent, [first, second]
@@ -213,6 +226,45 @@ async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tm
         assert sum(len(each.requests) for each in engines) == sent
         whole = {"type": "message", "role": "assistant", "id": "msg_1", "content": "item_reference"}
         assert (await proceed(agent, last, ours, input=[whole])).status == 200
+
+
+def reference(object_id: str, kind: str = "msg_of_the_response") -> dict[str, str]:
+    return {"type": "item_reference", "id": f"{kind}_{object_id}"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}])
+async def test_items_of_earlier_responses_are_served_where_they_are(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with engines_behind_agent(tmp_path, items=True) as (agent, engines):
+        ours, theirs = with_tenants(agent)
+        kept = [await create(agent, ours, **fields) for _ in range(6)]
+        first = [each for each in kept if each.startswith("first")]
+        second = [each for each in kept if each.startswith("second")]
+        assert first
+        assert second
+        for of_one in (first, second):
+            for each in of_one:
+                bare = {"id": f"rs_of_the_response_{each}"}
+                names = [reference(each), bare, {"role": "user", "content": "more"}, reference(of_one[0])]
+                gpu = engines[of_one is second]
+                before = len(gpu.requests)
+                assert await create(agent, ours, input=names, **fields)
+                answer = await proceed(agent, each, ours, input=names)
+                assert (answer.status, len(gpu.requests)) == (200, before + 2)
+        sent = sum(len(gpu.requests) for gpu in engines)
+        last = first[0]
+        for header, written in (
+            (theirs, [reference(last)]),
+            (ours, [reference(last), reference(second[0])]),
+            (ours, [reference(last), reference("unknown")]),
+            (ours, [reference(last, "msg")]),
+            (ours, [reference(last), {"type": "item_reference"}]),
+            (ours, [reference(last)] + [reference(f"{number}") for number in range(200)]),
+        ):
+            content = json.dumps({"model": MODEL, "input": written}).encode()
+            answer = await ask(agent, header, body=content, path=RESPONSES)
+            assert (answer.status, code(answer.body)) == (404, "not_found"), written
+        assert (await proceed(agent, second[0], ours, input=[reference(last)])).status == 404
+        assert sum(len(gpu.requests) for gpu in engines) == sent
 
 
 async def test_conversations_are_unknown_since_the_fleet_creates_none(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from penstock.policy.geography import Location
 from penstock.wire.object_query import HEADER, PATH, ObjectAnswer, ObjectQuery, open_answer, seal_query
 from regional_agent.objects.region_objects import MAX_ASKED_BY_TENANT
 from tests.integration.test_async_requests import ended
-from tests.integration.test_objects import RESPONSES, create, keeps, proceed, request, with_tenants
+from tests.integration.test_objects import RESPONSES, create, keeps, proceed, reference, request, with_tenants
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import code
+from tests.support.chats import ask, code
 from tests.support.identities import session_between
 from tests.support.jobs import JobClient, job_store
+from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, engine
 from tests.support.wait import until
 
@@ -30,8 +31,8 @@ from tests.support.wait import until
 async def two_regions(directory: Path, other: str = "eu-es") -> AsyncIterator[tuple[Agent, Agent]]:
     """Run an agent of eu-de and one of another region, each before an engine of its own, that know each other."""
     async with (
-        engine(keeps("first")) as here,
-        engine(keeps("other")) as there,
+        engine(keeps("first", items=True)) as here,
+        engine(keeps("other", items=True)) as there,
         running_agent(directory / "here", [here.address]) as one,
         running_agent(directory / "there", [there.address], region=other) as two,
     ):
@@ -48,7 +49,11 @@ async def test_a_response_is_found_in_the_region_that_has_it(tmp_path: Path) -> 
             answer = await request(two, "GET", f"{RESPONSES}/{object_id}")
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-de")
             assert json.loads(answer.body)["at"] == "first"
-            continued = await proceed(two, object_id)
+            items = [reference(object_id), reference(object_id, "rs_of_the_response")]
+            body = json.dumps({"model": MODEL, "input": items}).encode()
+            named = await ask(two, body=body, path=RESPONSES)
+            assert (named.status, named.headers["x-penstock-region"]) == (200, "eu-de"), "the region with the items"
+            continued = await proceed(two, object_id, input=items)
             assert (continued.status, continued.headers["x-penstock-region"]) == (200, "eu-de")
             object_id = json.loads(continued.body)["id"]
         one.objects.here._by_tenant.clear()

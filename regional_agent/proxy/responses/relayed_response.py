@@ -19,7 +19,7 @@ from penstock.accounts.outcome_rules import (
 )
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake
@@ -215,6 +215,9 @@ class RelayedResponse:
                 self.writer.add(rest)
             if self._wants_id:
                 self._keep_created_object()
+            if item_ids := self._intake.parser.item_ids:
+                objects, now = self._proxy.router.requests.objects, self._proxy.clock()
+                keep_items(self._context, self.attempt, item_ids, objects, now)
         outcome = self.outcome()
         return self.write_end(upstream) or outcome
 
