@@ -29,6 +29,7 @@ COMMANDS = {
     "endpoints": f"{_COMMANDS}.viewing.endpoints_commands:endpoints",
     "endpoint": f"{_COMMANDS}.operating.endpoint_commands:app",
     "capacity": f"{_COMMANDS}.viewing.capacity_command:capacity",
+    "jobs": f"{_COMMANDS}.viewing.jobs_command:jobs",
     "profile": f"{_COMMANDS}.profile_command:profile",
     "explain": f"{_COMMANDS}.explain_command:explain",
     "steer": f"{_COMMANDS}.entries.steer_command:steer",

@@ -18,7 +18,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, may_claim
-from penstock.jobs.completion_window import shown_deadline
+from penstock.jobs.completion_window import expected_at, shown_deadline
 from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
@@ -146,6 +146,7 @@ class JobWorker:
                     "failed": run.counts.failed,
                     "total": run.record.requests,
                     "expires_at": shown_deadline(run.record.expires_at),
+                    "expected_completion_at": expected_at(run.record, run.claim, time.time()),
                 }
                 for batch, run in self._batches.items()
             },

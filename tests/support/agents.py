@@ -382,7 +382,11 @@ def admin_service(
         Readiness(agent.config, agent.endpoints, agent.peers.serve_any),
         access or cast(Any, everybody),
         cast(Any, registrations),
-        AdminPages(ExplainService(agent.router, agent.config, agent.locator), lambda in_flight: None, dict),
+        AdminPages(
+            ExplainService(agent.router, agent.config, agent.locator),
+            lambda in_flight: None,
+            lambda: {"jobs": agent.jobs.status()},
+        ),
     )
 
 

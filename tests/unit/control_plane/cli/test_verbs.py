@@ -14,11 +14,11 @@ from control_plane.overrides.override_fields import NO_END, OverrideFields
 from tests.support.paths import ROOT
 
 READS = """
-    audit export, audit list, audit verify, cache purges, capacity, certs check, context list, dns explain, dns export,
-    doctor, drill list, drill show, endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff,
-    policy lint, policy presets, policy revisions, policy schema, policy simulate, policy verify, profile,
-    residency report, rollout list, rollout show, status, steer, tenant budgets, tenant key list, tenant list,
-    tenant revoked-keys, tenant show, top, usage, usage sla, usage statement, what-if
+    audit export, audit list, audit verify, cache purges, capacity, certs check, context list, dns explain, dns
+    export, doctor, drill list, drill show, endpoints, explain, jobs, overrides list, plan diff, plan list, plan
+    show, policy diff, policy lint, policy presets, policy revisions, policy schema, policy simulate, policy verify,
+    profile, residency report, rollout list, rollout show, status, steer, tenant budgets, tenant key list, tenant
+    list, tenant revoked-keys, tenant show, top, usage, usage sla, usage statement, what-if
 """
 LOCAL = """
     anycast, backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,
