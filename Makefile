@@ -180,7 +180,7 @@ bench-tenants: $(VENV)/.test  ## time and bytes of a change, memory and size of 
 bench-jobs: $(VENV)/.test  ## CPU and memory of the check of an input file and of the queue of a batch (ARGS=--help)
 	@$(BIN)/python -m lab.bench.jobs_bench $(ARGS)
 
-bench-batches: $(VENV)/.demo  ## response times of clients beside a batch that fills the idle slots of a region (ARGS=--help)
+bench-batches: $(VENV)/.demo  ## response times of clients beside a batch that fills the idle slots of a region; a whole batch (ARGS=--help)
 	@$(BIN)/python -m lab.bench.batch_bench $(ARGS)
 
 wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, with the router compiled if there is a C compiler

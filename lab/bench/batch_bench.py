@@ -23,6 +23,7 @@ import httpx
 import yaml
 
 from control_plane.policy.folder import read_folder
+from lab.bench.whole_batch import whole_batch
 from lab.demo.demo_workload import TENANT_KEYS
 from lab.geoip import write_geoip
 from lab.planet.bundle import SHIPPED_BUNDLE, job_store_file, without_stages
@@ -78,18 +79,38 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="time of each round (s; default: %(default)s)")
     parser.add_argument("--max-use-percent", type=float, default=75.0, help="of the job store (default: %(default)s)")
     parser.add_argument("--preempt", action="store_true", help="let clients' chats end running requests of the batch")
+    parser.add_argument("--whole", type=int, metavar="N", help="run one batch of N embeddings to its end instead")
+    parser.add_argument("--kill", action="store_true", help="with --whole: kill the agent half-way")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="penstock-batches-"))
     try:
+        if given.whole:
+            with _planet(directory, 100.0, _FAST) as planet:
+                asyncio.run(whole_batch(planet, HEADERS, REGION, directory, given.whole, kills=given.kill))
+            return
         with _planet(directory, given.max_use_percent, preempts=given.preempt) as planet:
             asyncio.run(_bench(planet, given.rounds, given.seconds))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _planet(directory: Path, max_use_percent: float, *, preempts: bool) -> Planet:
+class _Fleet(NamedTuple):
+    """The engines of a run, and the requests of jobs that an agent runs at a time."""
+
+    engines: int = ENGINES
+    slots: int = SLOTS
+    time_scale: float = 0.5
+    concurrency: int = CONCURRENCY
+
+
+_SLOW: Final = _Fleet()
+_FAST: Final = _Fleet(4, 64, 20.0, 256)
+"""Engines that are no bottleneck."""
+
+
+def _planet(directory: Path, max_use_percent: float, fleet: _Fleet = _SLOW, *, preempts: bool = False) -> Planet:
     bundle = directory / "bundle"
-    stores = yaml.safe_load(job_store_file(directory / "jobs", [REGION], CONCURRENCY))
+    stores = yaml.safe_load(job_store_file(directory / "jobs", [REGION], fleet.concurrency))
     files = without_stages(read_folder(SHIPPED_BUNDLE))
     files["jobs.yaml"] = yaml.safe_dump(stores | {"max_use_percent": max_use_percent})
     if preempts:
@@ -97,8 +118,10 @@ def _planet(directory: Path, max_use_percent: float, *, preempts: bool) -> Plane
     for name, text in files.items():
         (bundle / name).parent.mkdir(parents=True, exist_ok=True)
         (bundle / name).write_text(text, encoding="utf-8")
-    engines = tuple(Engine(f"gpu-{number}", CHAT_8B, "h100", f"{REGION}-1", SLOTS) for number in range(ENGINES))
-    topology = Topology((Region(REGION, "Frankfurt", ("a",), engines),), (), ("north",), 0.5)
+    engines = tuple(
+        Engine(f"gpu-{number}", CHAT_8B, "h100", f"{REGION}-1", fleet.slots) for number in range(fleet.engines)
+    )
+    topology = Topology((Region(REGION, "Frankfurt", ("a",), engines),), (), ("north",), fleet.time_scale)
     geoip_file = directory / "clients.mmdb"
     write_geoip(geoip_file)
     work = directory / "fleet"
