@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from penstock.jobs import store_paths
 from penstock.jobs.store_paths import UploadPaths
-from penstock.jobs.upload import LIFETIME_S
+from penstock.jobs.upload import LIFETIME_S, UploadEnd
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
@@ -248,6 +248,39 @@ async def test_two_agents_that_complete_an_upload_make_one_file_and_a_cancellati
             (409, "upload_changed")
         }
         assert len((await client.http.get("/v1/files")).json()["data"]) == 1
+
+
+@pytest.mark.parametrize("ends", ["is cancelled", "is completed in another order"])
+async def test_a_completion_of_an_upload_that_ends_otherwise_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    end, has_come, may_end = UploadStore.end, asyncio.Event(), asyncio.Event()
+
+    async def held(self: UploadStore, paths: Any, ended: UploadEnd) -> bool:
+        if not has_come.is_set():
+            has_come.set()
+            await may_end.wait()
+        return await end(self, paths, ended)
+
+    monkeypatch.setattr(UploadStore, "end", held)
+    store, content = job_store(tmp_path / "store"), request_line("a") + request_line("b")
+    async with (
+        engine(embeds) as gpu,
+        serving(tmp_path / "1", gpu, job_store=store) as (_, client),
+        serving(tmp_path / "2", gpu, job_store=store) as (_, other),
+    ):
+        uploads, others = Uploader(client), Uploader(other)
+        upload = await uploads.created(content)
+        parts = await uploads.parts(upload, request_line("a"), request_line("b"))
+        completed = asyncio.create_task(uploads.complete(upload, parts))
+        await has_come.wait()
+        if ends == "is cancelled":
+            assert (await other.http.post(f"/v1/uploads/{upload}/cancel")).status_code == 200
+        else:
+            assert (await others.complete(upload, parts[::-1])).status_code == 200
+        may_end.set()
+        refused = await completed
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "upload_has_ended")
 
 
 async def test_an_agent_that_finds_no_parts_since_another_completed_the_upload_shows_it(

@@ -109,16 +109,20 @@ class UploadsApi:
             problem = await self._store.uploads.take_problem(paths, asked)
             if problem is not None:
                 raise BadInput(problem.status, problem.code, problem.message, problem.param)
+            failure: BadInput | None = None
             try:
-                has_ended = await self._completions.run(self._store, paths, record, asked, self._limits)
-            except BadInput:
-                end = await self._store.uploads.find_end(paths)
-                if end is None or end.part_ids != asked.part_ids:
-                    raise
-                # Another agent has completed the upload meanwhile, and deleted the parts that this one was to read.
-                has_ended = True
-            if not has_ended:
-                return await self._shown(record, status=202)
+                if not await self._completions.run(self._store, paths, record, asked, self._limits):
+                    return await self._shown(record, status=202)
+            except BadInput as error:
+                failure = error
+            # Meanwhile another agent may have completed the upload, and deleted the parts that this one was to read, or
+            # another request have ended it otherwise.
+            end = await self._store.uploads.find_end(paths)
+            if end is None or end.part_ids != asked.part_ids:
+                if failure is None:
+                    await self._pending(upload)
+                else:
+                    raise failure
         return await self._shown(record)
 
     async def cancel(self, upload: str) -> Answer:
