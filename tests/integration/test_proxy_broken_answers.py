@@ -131,3 +131,22 @@ async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await ask(agent)
         await until(lambda: agent.held() == 0)
+
+
+async def test_a_defect_at_the_end_of_a_response_leaves_no_request_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        headers = agent.proxy.response_headers
+
+        def fails(*_: object) -> bytes:
+            monkeypatch.undo()
+            raise OverflowError
+
+        monkeypatch.setattr(type(headers), "lines", fails)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        assert await client.closed()
+        assert agent.held() == 0
+        await until(lambda: not list(agent.proxy.active))
+        assert (await ask(agent)).status == 200
