@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock.answers.json_reducer import Wanted, wanted_members
-from penstock.answers.usage_reader import UsagePlaces
+from penstock.answers.usage_reader import UsagePlaces, members_of
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.route import ErrorFormat, Route, UsageFields
 
@@ -34,6 +34,7 @@ _MEMBERS: Final = {
     "ollama-embed": ("embeddings",),
     "ollama-embeddings": ("embedding",),
     **dict.fromkeys(("tgi-generate", "tgi-root"), ("generated_text",)),
+    "tgi-generate-stream": ("token", "generated_text"),
     "sglang-generate": ("text", "output_ids", "meta_info"),
     **dict.fromkeys(("kserve-infer", "kserve-version-infer"), ("outputs",)),
 }
@@ -88,10 +89,16 @@ class AnswerFormat:
         is_preset = route is not None and not route.source
         self.members = frozenset(_MEMBERS.get(route.name, ())) if is_preset and route is not None else _NO_MEMBERS
         """The members of which each whole answer has one; empty if the route has answers of any form."""
-        self.has_lists = route is not None and route.name in _LISTS
-        """Whether an answer may be a list of answers, if `members` are known."""
+        self._has_lists = route is not None and route.name in _LISTS
         self.wanted: Wanted = wanted_members(pointers)
         """The members of a long answer that are read."""
+
+    def is_list(self, answers: list[bytes]) -> bool:
+        """Whether the elements of a list are answers of the route, by the first of them."""
+        if not self.members:
+            return True
+        first = members_of(answers[0]) if answers and self._has_lists else None
+        return first is not None and not self.members.isdisjoint(first)
 
 
 class AnswerFormats:

@@ -361,7 +361,7 @@ class AnswerParser:
         if fields is None:
             answers = list_of(data, MAX_ANSWERS + 1)
             if answers is not None:
-                if self._kind == JSON and self.needs_answer and not (answers and self._format.has_lists):
+                if self._kind == JSON and self.needs_answer and not self._format.is_list(answers):
                     self.error = NO_ANSWER
                 self._read_answers(answers)
                 return False
@@ -382,7 +382,7 @@ class AnswerParser:
         """Read an array of answers, as SGLang sends for several prompts; their usage is added up."""
         self.ended = self.ended or self._kind == JSON
         self._usage = None
-        self._reported, error = read_array(answers, self._format.places)
+        self._reported, error, self.finish_reason = read_array(answers, self._format.places)
         self.error = self.error or error
         if self._kind == JSON and len(answers) <= MAX_ANSWERS:
             self._final_at = self.delivered

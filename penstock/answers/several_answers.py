@@ -11,7 +11,7 @@ from typing import Final
 from penstock.answers.answer_errors import AnswerError, error_in
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, UsagePlaces, members_of
-from penstock.answers.values import finish_reason_in
+from penstock.answers.values import CUT_REASONS, finish_reason_in, last_reason
 
 MAX_ANSWERS: Final = 4096
 """Maximum number of answers in one response that are read; the usage of more is not that of the whole response."""
@@ -19,28 +19,31 @@ MAX_ANSWERS: Final = 4096
 MAX_INDEX_BYTES: Final = 16
 
 
-def read_array(answers: list[bytes], places: UsagePlaces) -> tuple[ReportedUsage, AnswerError | None]:
-    """The added usage of an array of answers, and the first error in it."""
-    total, error = ReportedUsage(places), None
+def read_array(answers: list[bytes], places: UsagePlaces) -> tuple[ReportedUsage, AnswerError | None, str]:
+    """The added usage of an array of answers, the first error in it, and its finish reason."""
+    total, error, reasons = ReportedUsage(places), None, []
     for answer in answers[:MAX_ANSWERS]:
         if (fields := members_of(answer)) is not None:
             one = ReportedUsage(places)
             if one.read(fields):
                 total.add(one)
             error = error or error_in(fields)
-    return total, error
+            reasons.append(finish_reason_in(fields))
+    return total, error, last_reason(reasons)
 
 
 class IndexedAnswers:
     """The answers of one stream, by the index of their prompts."""
 
-    __slots__ = ("_by_index", "_is_whole", "_places", "_unfinished", "finish_reason")
+    __slots__ = ("_by_index", "_cut", "_is_whole", "_places", "_unfinished", "finish_reason")
 
     def __init__(self, places: UsagePlaces) -> None:
         """Start without an answer."""
         self._places = places
         self._by_index: dict[bytes, ReportedUsage] = {}
         self._unfinished: set[bytes] = set()
+        self._cut = ""
+        """The finish reason of an answer that the engine cut; empty without one."""
         self._is_whole = True
         """Whether all answers are read."""
         self.finish_reason = ""
@@ -62,8 +65,9 @@ class IndexedAnswers:
         finish_reason = finish_reason_in(fields)
         if finish_reason:
             self._unfinished.discard(index)
+            self._cut = self._cut or (finish_reason if finish_reason in CUT_REASONS else "")
         if finish_reason or self._unfinished:
-            self.finish_reason = "" if self._unfinished else finish_reason
+            self.finish_reason = "" if self._unfinished else self._cut or finish_reason
         return reports
 
     @property

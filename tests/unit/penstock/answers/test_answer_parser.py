@@ -879,3 +879,26 @@ def test_a_text_that_is_read_to_its_end_twice_is_not_an_empty_one(text: bytes) -
     empty.needs_answer = True
     empty.finish(complete=True)
     assert empty.error is not None
+
+
+@pytest.mark.parametrize("size", [1, 30, 100_000])
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize("kind", [EVENTS, JSON])
+def test_one_of_several_prompts_that_the_engine_cut_makes_the_whole_a_cut(cut: int, size: int, kind: int) -> None:
+    def answer(index: int) -> dict[str, Any]:
+        reason = {"type": "abort" if index == cut else "stop"}
+        return {"index": index, "text": "x", "meta_info": {"prompt_tokens": 6, "finish_reason": reason}}
+
+    begun = [{"index": index, "text": "x", "meta_info": {"prompt_tokens": 6}} for index in range(2)]
+    reader = parser(SGLANG, kind)
+    reader.needs_answer = kind == JSON
+    text = stream(*begun, answer(0), answer(1)) if kind == EVENTS else json.dumps([answer(0), answer(1)]).encode()
+    read(text, size, reader)
+    assert (reader.is_cut, reader.error, reader.usage) == (True, None, Usage(12, 0))
+
+
+def test_a_list_of_other_objects_is_no_list_of_answers() -> None:
+    reader = parser(SGLANG, JSON)
+    reader.needs_answer = True
+    read(b'[{"foo": 1}]', 100, reader)
+    assert reader.error is not None
