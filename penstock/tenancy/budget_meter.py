@@ -21,7 +21,7 @@ MAX_EXCESS_BURSTS: Final = 10.0
 wrong report of an engine must not lock a tenant out for longer."""
 
 MAX_WAIT_S: Final = 366.0 * 86_400.0
-"""Maximum time (s) that clients are told, a year: calendars end before some limits are refilled."""
+"""Maximum time (s) of a retry, a year: calendars end before some limits are refilled."""
 
 EXCHANGE_S: Final = 1.0
 """Minimum time (s) after which a refused request can be admitted, unless it waits for a lease alone."""

@@ -26,7 +26,7 @@ from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Select, Waiter, entry_of, group_of
+from regional_agent.routing.queue_entry import QueueEntry, Waiter, entry_of, group_of
 from regional_agent.routing.running_batch import RunningBatch
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
@@ -205,27 +205,16 @@ class QueueDispatcher:
         queue = queue if queue is not None else self._queue(model)
         return queue.must_queue(context.priority, context.received_at, self._other_heads(model, self._clock()))
 
-    def join(
-        self,
-        context: RequestContext,
-        size_bytes: int,
-        select: Select,
-        on_target: OnTarget,
-        now: float,
-        *,
-        elsewhere: bool = False,
-        unable: frozenset[str] = NO_ENDPOINTS,
-    ) -> QueueEntry | Refusal:
+    def join(self, waiter: Waiter, size_bytes: int, now: float, *, elsewhere: bool = False) -> QueueEntry | Refusal:
         """Add a request to the queue of its model, unless it would wait too long.
 
         Args:
+            waiter: its functions are not called within this call.
             size_bytes: memory that the request's body holds.
-            select: returns the target or the refusal of the request, or None while it has to wait.
-            on_target: called with the target or the refusal, not within this call.
             elsewhere: another region is likely to grant a credit soon, so a request whose wait here is too long still
                 waits for up to CREDIT_WAIT_S.
-            unable: names of the endpoints that cannot serve the request.
         """
+        context, unable = waiter.context, waiter.unable
         model = context.model
         pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
         queue, known = self._queue(model), context.policy.models.get(model)
@@ -233,7 +222,7 @@ class QueueDispatcher:
             queue.use(known.queueing)
             if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
-        entry = entry_of(Waiter(context, select, on_target, unable), size_bytes, max_wait_s)
+        entry = entry_of(waiter, size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
         is_batch = context.is_batch

@@ -25,9 +25,11 @@ class Waiter:
     def __init__(
         self, context: RequestContext, select: Select, on_target: OnTarget, unable: frozenset[str] = NO_ENDPOINTS
     ) -> None:
-        """`select` may be called repeatedly while the request waits, `on_target` at most once.
+        """Create the waiter of one request.
 
         Args:
+            select: returns the target or the refusal of the request, or None while it has to wait; called repeatedly.
+            on_target: called with the target or the refusal, at most once.
             unable: names of the endpoints that cannot serve the request.
         """
         self.context = context

@@ -45,7 +45,7 @@ from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
-from regional_agent.routing.queue_entry import OnTarget, QueueEntry
+from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Waiter
 from regional_agent.telemetry.label_values import RequestKind
 
 MAX_ATTEMPTS: Final = 6
@@ -210,7 +210,8 @@ class Router:
         if not (is_ready or is_away or self.awaits_endpoint(context)):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         unable = self.local.unable(context, self.local.endpoints.pool(context.model))
-        return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere, unable=unable)
+        waiter = Waiter(context, self._try_again, on_target, unable)
+        return self.queue.join(waiter, size_bytes, now, elsewhere=elsewhere)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
         """Whether a request may wait for an endpoint of this region, of which none is ready."""

@@ -22,7 +22,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
-from regional_agent.routing import queue_dispatcher
+from regional_agent.routing import queue_dispatcher, queue_entry
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.shared_load.other_agents import RemoteQueue
@@ -142,10 +142,11 @@ class Room(RuleBasedStateMachine):
             residency=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
         waiter = Waiter(context)
+        queued = queue_entry.Waiter(context, self._ask, waiter.answers.append)
         answered_within: list[Any] = []
 
         def joins() -> QueueEntry | Refusal:
-            entry = self.room.join(context, 100, self._ask, waiter.answers.append, self.now, elsewhere=elsewhere)
+            entry = self.room.join(queued, 100, self.now, elsewhere=elsewhere)
             answered_within.extend(waiter.answers)
             return entry
 

@@ -23,7 +23,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
-from regional_agent.routing.queue_entry import QueueEntry
+from regional_agent.routing.queue_entry import QueueEntry, Waiter
 from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -90,7 +90,7 @@ class Here:
             else:
                 self.served.append(name)
 
-        return self.room.join(context, 100, self._ask, answer, self.clock.now)
+        return self.room.join(Waiter(context, self._ask, answer), 100, self.clock.now)
 
     def place(self, name: str, **fields: Any) -> QueueEntry:
         entry = self.join(name, **fields)
