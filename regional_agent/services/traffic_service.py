@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
 from math import inf
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,7 @@ from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import serve_after
+from regional_agent.jobs.api.job_paths import is_path
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.proxy.proxy import Proxy
@@ -34,6 +36,9 @@ from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedServ
 from regional_agent.services.shared_run_service import SharedRunService
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
+
+_NO_ROUTE: Final = frozenset({Reason.NOT_FOUND, Reason.NOT_OFFERED})
+_NO_JOB_STORE: Final = Refusal(Reason.NOT_OFFERED, "no JobStore of the policy in force covers this region")
 
 
 class TrafficService(RoutedService):
@@ -214,6 +219,13 @@ class TrafficService(RoutedService):
         else:
             return refusal
         return HeadPostponed(self.wait_for_key) if found is KEY_AWAITED else found
+
+    def refuse_route(self, request: Request) -> Refusal | None:
+        """As of `RoutedService`. A request for the APIs of files and batches is refused for the lack of a job store."""
+        refusal = super().refuse_route(request)
+        if refusal is not None and refusal.reason in _NO_ROUTE and is_path(request.path) and not self._is_job(request):
+            return _NO_JOB_STORE
+        return refusal
 
     def _is_job(self, request: Request) -> bool:
         """Whether a request is for the APIs of files and batches, and the policy in force offers them here."""

@@ -291,9 +291,18 @@ async def test_a_governed_tenant_has_no_files_in_a_store_that_a_forbidden_region
 async def test_without_a_job_store_the_apis_are_not_offered(tmp_path: Path) -> None:
     other = job_store(tmp_path / "store", "us-east")
     async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=other) as (_, client):
-        for path in ("/v1/files", "/v1/batches", "/v1/files/file-1/content"):
+        paths = (
+            "/v1/files",
+            "/v1/batches",
+            "/v1/files/file-1/content",
+            "/v1/jobs",
+            "/v1/jobs/job_1/result",
+            "/v1/webhooks/secret",
+        )
+        for path in paths:
             refused = await client.http.get(path)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (501, "not_offered")
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"], "JobStore" in error["message"]) == (501, "not_offered", True)
         assert (await client.upload(input_file(1000))).status_code == 501
 
 
