@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 import httptools
-import structlog
 
 from regional_agent.http.headers.head_cache import MAX_MISSES, raw_head
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
@@ -43,8 +42,6 @@ MAX_INTERIM: Final = 16
 
 
 _CHUNK_END: Final = b"\r\n"
-
-log: Final = structlog.get_logger()
 
 
 def _by_chunk_length() -> list[bytes]:
@@ -366,8 +363,8 @@ class UpstreamConnection(UpstreamTransport):
                 sink.on_end()
             except Exception:
                 # No event follows: the request would stay open until its deadline.
-                log.exception("the end of a response could not be processed")
                 sink.on_broken(Broken("its end could not be processed"))
+                raise
 
     def _after_upgrade(self, rest: bytes) -> None:
         sink, self._upgrade_sink = self._upgrade_sink, None
