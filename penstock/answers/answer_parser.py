@@ -119,6 +119,8 @@ class AnswerParser:
         """Whether a response that is no JSON text, or only the beginning of one, is an error; set by the caller."""
         self.needs_answer = False
         """Whether a response of another form than the answers of the route is an error; set by the caller."""
+        self._may_be_plain = False
+        """Whether the answer has begun and not ended, and is the only one, so that not every record is read."""
         self._has_answer = False
         """Whether a record of the route's answers has arrived, and not only records of unknown form."""
         self._awaits_end = kind == JSON
@@ -243,7 +245,7 @@ class AnswerParser:
         elif self._held.size_bytes:
             text, self.begun = self._held.take().removeprefix(_BOM), True
             self._read_record(text, counts=False)
-            if self.needs_answer and self.error is None and is_scalar(text):
+            if self.needs_answer and text[:1] != b"{" and self.error is None and is_scalar(text):
                 self.error = NO_ANSWER
             if self.needs_json and not (self.ended and text[:1] == b"{"):
                 is_json = self.ended if begins_container(text) else is_scalar(text)
@@ -284,8 +286,7 @@ class AnswerParser:
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
-        reads_each = self._id_records or self.ended or self.choices > 1
-        return self._has_answer and not self._splitter.rest and not reads_each and self._reducer is None
+        return self._may_be_plain and not self._splitter.rest and not self._id_records and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -303,7 +304,7 @@ class AnswerParser:
             # What follows the end is no part of the answer.
             return False
         if data.startswith(_DONE) and data.strip() == _DONE:
-            self.ended = True
+            self.ended, self._may_be_plain = True, False
             if self.begun and not self._has_answer and self.needs_event:
                 self.error = self.error or NO_EVENT
             return False
@@ -315,6 +316,7 @@ class AnswerParser:
             kind = kind_of_first(data, is_known=is_known)
             self.is_beginning = kind != OUTPUT and (first or self.is_beginning)
             self._has_answer = self._has_answer or is_known or kind != UNKNOWN
+            self._may_be_plain = self._has_answer and self.choices == 1
         if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if self.choices > 1 and may_finish(data) and (reason := cut_reason_in(data)):
@@ -400,7 +402,8 @@ class AnswerParser:
             self.finish_reason = self._indexed.finish_reason
         elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
-        self.ended = self.ended or is_end(fields)
+        if is_end(fields):
+            self.ended, self._may_be_plain = True, False
         if self._format.id_paths and not self.object_id:
             self.object_id = first_text(fields, self._format.id_paths, MAX_ID_CHARS)
             if self.object_id:
@@ -457,6 +460,7 @@ class AnswerParser:
         """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""
         rest = self._splitter.take_rest()
         self.begun = self._has_answer = True
+        self._may_be_plain = self.choices == 1
         self._reducer = JsonReducer(self._format.wanted)
         found = _DATA_FIELD.search(rest[:MAX_ID_CHARS]) if self._kind == EVENTS else None
         at = found.end() if found is not None else 0

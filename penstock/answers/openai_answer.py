@@ -56,13 +56,16 @@ def usage_of_text(text: bytes, members: Set[str]) -> tuple[Usage, str] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     read = None if answer.usage is None else _usage(answer.usage, None)
-    if members:
-        is_answer = "choices" in members if answer.choices is not None else bool(answer.data) and "data" in members
-        if not is_answer:
-            return None
     if read is None:
         return None
-    return read, last_reason([choice.finish_reason or "" for choice in answer.choices or ()])
+    choices = answer.choices
+    if choices is None:
+        return (read, "") if not members or ("data" in members and answer.data) else None
+    if members and "choices" not in members:
+        return None
+    if len(choices) == 1:
+        return read, choices[0].finish_reason or ""
+    return read, last_reason([choice.finish_reason or "" for choice in choices])
 
 
 def _usage(usage: Any, before: Usage | None) -> Usage | None:
