@@ -289,7 +289,8 @@ async def test_a_job_whose_start_the_store_interrupts_runs_later_and_holds_nothi
 
 async def test_a_queued_request_shows_when_it_will_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_worker, "POLL_S", 0.2)
-    monkeypatch.setattr(request_queue, "EXCHANGE_S", 0.1)
+    monkeypatch.setattr(request_queue, "WRITE_S", 0.1)
+    monkeypatch.setattr(request_queue, "READ_S", 0.1)
     release = asyncio.Event()
 
     async def first_only(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -32,7 +32,8 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_worker, "POLL_S", 0.2)
-    monkeypatch.setattr(request_queue, "EXCHANGE_S", 0.1)
+    monkeypatch.setattr(request_queue, "WRITE_S", 0.1)
+    monkeypatch.setattr(request_queue, "READ_S", 0.1)
     release = asyncio.Event()
     release.set()
 

@@ -12,8 +12,11 @@ from penstock.jobs.job_records import Claim
 from penstock.jobs.queue_forecast import UNKNOWN, AgentPace, Forecast, forecast, forecast_of_running
 from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord
 
-EXCHANGE_S: Final = 2.5
-"""Minimum interval (s) at which an agent writes its pace and reads those of others."""
+WRITE_S: Final = 5.0
+"""Minimum interval (s) at which an agent writes its pace."""
+
+READ_S: Final = 15.0
+"""Minimum interval (s) at which an agent reads the paces of others: a region with many agents has many of them."""
 
 FORGOTTEN_S: Final = 3600.0
 """Age (s) at which the pace of an agent that no longer writes it is removed."""
@@ -34,8 +37,8 @@ class RequestQueue:
         self._paces: list[AgentPace] = []
         self._own = AgentPace(0.0, 0, 0, {})
         self._is_written = True
-        self._next_at = 0.0
-        """Monotonic time (s) of the next exchange."""
+        self._write_at = self._read_at = 0.0
+        """Monotonic times (s) of the next write, and of the next look at the paces of others."""
 
     def ended(self, request: AsyncRequest, elapsed_s: float) -> None:
         """Count a request that this agent has run to its end."""
@@ -57,17 +60,14 @@ class RequestQueue:
         Raises:
             StoreUnavailable: the paces stay as they were.
         """
-        now = time.time()
+        now, at = time.time(), time.monotonic()
         self._own = AgentPace(now, running, limit, self._own.mean_s)
-        if time.monotonic() < self._next_at:
-            return
-        self._next_at = time.monotonic() + EXCHANGE_S
-        if running or not self._is_written:
+        if (running or not self._is_written) and at >= self._write_at:
+            self._write_at, self._is_written = at + WRITE_S, running == 0
             await storage.put_record(self._path, self._own)
-            self._is_written = running == 0
-        if self._unfinished <= running:
-            self._paces = []
+        if self._unfinished <= running or at < self._read_at:
             return
+        self._read_at = at + READ_S
         paces = []
         for each in await storage.list(self._folder):
             try:
