@@ -36,7 +36,8 @@ class Outcome(StrEnum):
     """No slot was idle for batch work, which runs in idle slots only; or a request with a priority took the slot. The
     agent sends requests of jobs again later."""
     ENGINE_ERROR = "engine_error"
-    """The engine responded with 5xx, or with an error in a response with status 200."""
+    """The engine responded with 5xx, with a redirection, or with an error or no answer of the API and status 200; also
+    where no other target could serve the request, which is then refused."""
     ENGINE_CUT = "engine_cut"
     """The response began and ended early: the connection closed, its data was invalid, or its finish reason states that
     the engine aborted the answer."""
