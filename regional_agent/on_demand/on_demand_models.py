@@ -292,6 +292,8 @@ class OnDemandModels:
             for each in self._asleep(model)
             if not attempts.is_busy(each, model.name)
         ]
+        # A request keeps such an endpoint awake, or it wakes after it has fallen asleep.
+        later += [cold_start_s for each in self._configured(model.name) if model.name in each.reported.falls_asleep]
         return min(begun + later, default=inf)
 
 

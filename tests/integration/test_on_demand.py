@@ -474,3 +474,40 @@ async def test_an_agent_that_starts_counts_loaded_models_as_warm_and_so_does_a_n
         endpoint.reported.warm = frozenset()
         agent.endpoints.use_policy(policy)
         assert agent.endpoints.pool(MODEL).ready == 1, "a policy that adds a warm-up takes no endpoint away"
+
+
+async def test_an_engine_whose_clients_left_during_its_cold_start_sleeps_again_and_serves_later_ones(
+    tmp_path: Path,
+) -> None:
+    engine = SleepingEngine()
+    engine.may_wake.clear()
+    options = {"engine": "vllm"}
+    async with engine, on_demand_agent(tmp_path, [engine], options=options, idle_s=0.2, scale_to_zero=True) as agent:
+        left = await RawClient.connect(agent.traffic)
+        left.send(post(BODY))
+        await until(lambda: agent.waiting() == 1 and len(engine.orders) == 1)
+        left.close()
+        await until(lambda: agent.waiting() == 0)
+        engine.may_wake.set()
+        await until(lambda: [path for path, _ in engine.orders] == ["/wake_up", "/sleep?level=1&mode=wait"])
+        assert agent.held() == 0
+        assert not engine.warm_at_first, "no request was sent for the client that left"
+        assert (await ask(agent)).status == 200
+        assert [path for path, _ in engine.orders][2:3] == ["/wake_up"]
+
+
+async def test_a_request_that_arrives_while_the_engine_falls_asleep_waits_for_its_next_wake(tmp_path: Path) -> None:
+    engine = SleepingEngine()
+    options = {"engine": "vllm"}
+    async with engine, on_demand_agent(tmp_path, [engine], options=options, idle_s=0.2, scale_to_zero=True) as agent:
+        assert (await ask(agent)).status == 200
+        engine.may_wake.clear()
+        await until(lambda: len(engine.orders) == 2)
+        assert "sleep" in engine.orders[1][0]
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: agent.waiting() == 1)
+        engine.may_wake.set()
+        assert (await client.answer()).status == 200
+        client.close()
+        assert [path for path, _ in engine.orders][2:3] == ["/wake_up"]
