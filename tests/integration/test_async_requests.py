@@ -125,6 +125,10 @@ async def test_a_request_that_is_submitted_twice_runs_once(tmp_path: Path) -> No
         assert other not in jobs
         await ended(client, other)
         assert len(gpu.requests) == 2
+        none = {(await submit(client, **{"idempotency-key": ""})).json()["id"] for _ in range(2)}
+        assert len(none) == 2, "an empty key is none"
+        refused = await submit(client, **{"idempotency-key": "k" * 257})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_idempotency_key")
 
 
 async def test_another_tenant_and_a_region_without_a_store(tmp_path: Path) -> None:

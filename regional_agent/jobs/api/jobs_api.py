@@ -15,7 +15,7 @@ from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
-from regional_agent.jobs.api.batches_api import deadline_or_refuse
+from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of
 from regional_agent.jobs.api.files_api import signed_urls
 from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.async_requests.request_queue import RequestQueue
@@ -70,9 +70,9 @@ class JobsApi:
             raise BadInput(400, "too_many_headers", f"an asynchronous request has more than {MAX_HEADERS} headers")
         window = (request.header(WINDOW_HEADER) or DEFAULT_WINDOW.encode()).decode("latin-1")
         expires_at = deadline_or_refuse(window, int(now), WINDOW_HEADER.decode())
-        body, key = bytes(request.body), request.header(b"idempotency-key")
+        body, key = bytes(request.body), idempotency_key_of(request.header(b"idempotency-key") or b"")
         job = self._files.new_id(store_paths.JOB)
-        if key is not None:
+        if key:
             # Equal for equal requests: another request with the key has another identifier.
             parts = (tenant.encode(), key, request.method, request.target, body)
             digest = sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
@@ -91,7 +91,7 @@ class JobsApi:
         )
         paths = JobPaths(tenant, job)
         storage = self._jobs.storage
-        known = await storage.find_record(paths.record, AsyncRequest) if key is not None else None
+        known = await storage.find_record(paths.record, AsyncRequest) if key else None
         if known is None:
             if await self._jobs.open_of(tenant) >= self._max_open:
                 message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
