@@ -28,8 +28,9 @@ HOUR_S = 3600.0
 
 
 def objects(store: Path) -> list[str]:
-    """Paths of all objects of a store but its format."""
-    return [str(path.relative_to(store)) for path in stored_files(store) if path.name != "format"]
+    """Paths of all objects of a store but its format and the paces of agents, which belong to no job."""
+    paths = [path.relative_to(store) for path in stored_files(store)]
+    return [str(path) for path in paths if path.parts[0] not in ("format", "pace")]
 
 
 async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_path: Path) -> None:
