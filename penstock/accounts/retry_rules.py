@@ -15,8 +15,8 @@ MAX_FAILED: Final = 3
 """Maximum number of engines, in all regions together, that fail a request after they received it."""
 
 MAX_BROKEN: Final = 2
-"""The same, of engines of one region; and in all regions together if an engine broke the connection or stopped
-responding: the request may end engines, and must not end those of a second region."""
+"""Maximum number of engines of one region that fail a request after they received it; also the maximum in all regions
+together once an engine broke the connection or stopped responding, since the request may end engines."""
 
 
 class RetryReason(StrEnum):

@@ -82,8 +82,9 @@ class TargetConnection:
         sink.on_connected()
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> bool:
-        """Send the request over the connection, or an idle one to the target; returns False if there is none, or if the
-        request needs a new one because it must not be sent twice.
+        """Send the request over the open connection, or over an idle one to the target; returns whether it was sent.
+
+        It is not sent without such a connection, nor over an idle one if it must not be sent twice.
 
         Args:
             sink: receives the response.
