@@ -28,6 +28,7 @@ from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post
+from tests.support.codings import gzipped
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine
 from tests.support.wait import until
@@ -121,7 +122,7 @@ async def test_the_usage_of_a_stream_is_metered_exactly(tmp_path: Path, tail: Se
 @pytest.mark.parametrize("coding", ["gzip", "br", ""])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_encoded_and_large_answers_are_metered_exactly(tmp_path: Path, coding: str, streamed: bool) -> None:
-    encode = {"gzip": gzip.compress, "br": brotli.compress, "": bytes}[coding]
+    encode = {"gzip": gzipped, "br": brotli.compress, "": bytes}[coding]
     extra = {"logprobs": [{"usage": {"prompt_tokens": 1}}] * 40_000, "tools": [{"usage": USAGE}]}
     if streamed:
         body = encode(b"".join(WORDS) + event({"choices": [], "usage": USAGE, **extra}) + DONE)
@@ -175,7 +176,7 @@ async def test_other_codings_are_metered_or_estimated(tmp_path: Path, coding: st
     encoded = {
         "deflate": raw.compress(body) + raw.flush(),
         "zlib": zlib.compress(body),
-        "gzip, identity": gzip.compress(body),
+        "gzip, identity": gzipped(body),
         "zstd": b"\x28\xb5\x2f\xfd" + bytes(200),
     }[coding]
     stated = b"Content-Encoding: " + coding.replace("zlib", "deflate").encode()
@@ -331,7 +332,7 @@ async def test_the_usage_that_the_agent_asks_for_is_hidden_from_clients_that_acc
     tmp_path: Path, coding: str, obeys: bool
 ) -> None:
     """The event could not be removed from an encoded stream, so the agent asks for an unencoded one."""
-    encode = {"gzip": gzip.compress, "br": brotli.compress}[coding]
+    encode = {"gzip": gzipped, "br": brotli.compress}[coding]
 
     async def encodes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         parts = [*WORDS, *([REPORT] if b"include_usage" in received.body else []), DONE]
@@ -1186,7 +1187,7 @@ def test_the_held_beginning_of_a_response_is_bounded() -> None:
         intake = AnswerIntake(AnswerParser(AnswerFormat(None), EVENTS, b"", False))
         while not intake.begin(part):
             assert len(intake.held) <= MAX_UNDECIDED_BYTES
-    endless = gzip.compress(b"")[:3] + b"\x08" + bytes(6)  # a file name follows
+    endless = gzipped(b"")[:3] + b"\x08" + bytes(6)  # a file name follows
     intake = AnswerIntake(AnswerParser(AnswerFormat(None), JSON, b"gzip", False))
     while not intake.begin(endless):
         assert len(intake.held) <= MAX_UNDECIDED_BYTES

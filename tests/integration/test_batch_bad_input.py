@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from regional_agent.jobs.batches import batch_run
 from tests.integration.test_batches import serving
 from tests.support.agents import running_agent
 from tests.support.chats import answers_after
+from tests.support.codings import gzipped
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -84,7 +84,7 @@ async def test_a_result_above_the_limit_is_an_error_of_its_request(
 
 
 async def test_a_compressed_upload_is_refused_and_never_expanded(tmp_path: Path) -> None:
-    bomb = gzip.compress(b"\0" * 50_000_000)
+    bomb = gzipped(b"\0" * 50_000_000)
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         as_file = await client.upload(bomb)
         assert as_file.status_code == 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import pytest
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY
+from tests.support.codings import gzipped
 from tests.support.sockets import RawClient, post
 from tests.support.wait import until
 
@@ -108,7 +108,7 @@ async def test_a_response_with_endless_framing_is_cut(tmp_path: Path, case: str)
 
 
 async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) -> None:
-    packed = gzip.compress(bytes(50_000_000))
+    packed = gzipped(bytes(50_000_000))
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
     async with engine_that_sends(lambda: iter([head + packed])) as address, running_agent(tmp_path, [address]) as agent:
         client = await RawClient.connect(agent.traffic)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ from regional_agent.proxy import exchange
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk
+from tests.support.codings import gzipped
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
@@ -78,7 +78,7 @@ async def test_the_relayed_bytes_of_a_stream_are_counted(tmp_path: Path) -> None
     assert line["sent_bytes"] > sum(len(chunk(data)) for data in (*parts, error))
 
 
-BEGINNING = gzip.compress(b"data: 1\n\n")[:-8]
+BEGINNING = gzipped(b"data: 1\n\n")[:-8]
 
 
 async def test_a_broken_compressed_stream_is_closed(tmp_path: Path) -> None:

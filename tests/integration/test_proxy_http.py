@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from penstock.routes.route import ModelLocation, ModelSource, Route
 from regional_agent.requests.client_location import Locator
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ANSWER, BODY, CHAT, SSE_HEAD, answers, as_own, ask, chunk, code
+from tests.support.codings import gzipped
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -258,7 +258,7 @@ async def test_no_decision_reads_a_header_that_the_connection_header_names(tmp_p
 
 async def test_a_compressed_body_passes_unchanged_where_the_path_names_the_model(tmp_path: Path) -> None:
     route = Route("generate", "/v2/models/{model}/generate", model=(ModelLocation(ModelSource.PATH, "model"),))
-    body = gzip.compress(b'{"text_input": "x"}')
+    body = gzipped(b'{"text_input": "x"}')
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         agent.config.policy = replace(agent.config.policy, routes=(route,))
         path = f"/v2/models/{MODEL}/generate"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import tempfile
 import time
@@ -23,6 +22,7 @@ from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
 from tests.integration.test_batches import serving
+from tests.support.codings import gzipped
 from tests.support.jobs import JobClient, embeds, job_store, request_line, stored_files
 from tests.support.jobs import input_file as lines_of
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, s3_address, s3_server
@@ -97,7 +97,7 @@ async def test_parts_that_were_cut_anywhere_are_a_file_and_its_batch_runs(
 async def test_a_refused_completion_names_the_lines_and_leaves_the_upload_as_it_was(tmp_path: Path) -> None:
     good, other = request_line("a"), request_line("b")
     bad = b"{" + good[1:].replace(b'"', b"'", 1)
-    bomb = gzip.compress(good * 100_000)
+    bomb = gzipped(good * 100_000)
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         uploads = Uploader(client)
         upload = await uploads.created(good + other)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from control_plane.cli.main import app
+from tests.support.codings import gzipped
 
 LINE = {"at": 1e9, "tenant": "acme", "model": "llama", "kind": "home", "server": "eu-de", "outcome": "ok"}
 
@@ -20,7 +20,7 @@ def line(**fields: object) -> str:
 def test_lines_of_several_logs_are_added_up(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.log", tmp_path / "b.log.gz"
     plain.write_text(line() + "no record\n\n" + line(model="qwen"))
-    packed.write_bytes(gzip.compress(line(at=1e9 + 100, tenant="other-co").encode()))
+    packed.write_bytes(gzipped(line(at=1e9 + 100, tenant="other-co").encode()))
     done = CliRunner().invoke(app, ["profile", str(plain), str(packed), "-o", "json"])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -36,7 +36,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     damaged, future = tmp_path / "damaged.gz", tmp_path / "future"
     empty.write_text("")
     broken.write_text("not packed")
-    packed = bytearray(gzip.compress(line().encode()))
+    packed = bytearray(gzipped(line().encode()))
     packed[10] = 0xFF
     damaged.write_bytes(packed)
     future.write_text(line(at=1e18) + line(at=1e300) + line(at=-1e12))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import tracemalloc
 import zlib
@@ -19,6 +18,7 @@ from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.token_counts import Usage
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import Route
+from tests.support.codings import gzipped
 
 CHAT, RESPONSES, MESSAGES, TGI, SGLANG, OLLAMA = (
     next(route for route in preset_routes(preset) if route.name == name)
@@ -213,7 +213,7 @@ def test_numbers_with_a_fraction_of_zero_are_whole() -> None:
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br"])
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_an_encoded_answer_is_read_and_forwarded_as_it_is(coding: bytes, size: int) -> None:
-    encode = {b"gzip": gzip.compress, b"deflate": zlib.compress, b"br": brotli.compress}[coding]
+    encode = {b"gzip": gzipped, b"deflate": zlib.compress, b"br": brotli.compress}[coding]
     for data, kind in ((WHOLE + DONE, EVENTS), (json.dumps({"usage": USAGE, "x": "y" * 5000}).encode(), JSON)):
         reader, sent = parser(kind=kind, coding=coding, hides=True), encode(data)
         assert read(sent, size, reader) == sent
@@ -223,7 +223,7 @@ def test_an_encoded_answer_is_read_and_forwarded_as_it_is(coding: bytes, size: i
 @pytest.mark.parametrize("coding", [b"gzip", b"br"])
 def test_a_decompression_bomb_ends_the_reading_only(coding: bytes) -> None:
     padded = b'{"pad":"%b","usage":%b}' % (b"a" * 20_000_000, json.dumps(USAGE).encode())
-    bomb = (gzip.compress if coding == b"gzip" else brotli.compress)(padded)
+    bomb = (gzipped if coding == b"gzip" else brotli.compress)(padded)
     reader = parser(kind=JSON, coding=coding)
     assert read(bomb, 65536, reader) == bomb
     assert reader.usage is None
@@ -628,7 +628,7 @@ def test_an_encoded_stream_that_cannot_be_read_is_decided(coding: bytes) -> None
 
 def test_an_encoded_chunk_that_looks_like_an_event_is_decoded() -> None:
     one = parser(coding=b"gzip")
-    data = gzip.compress(WHOLE)
+    data = gzipped(WHOLE)
     middle = len(data) - 8
     one.feed(data[:middle])
     assert one.begun
@@ -637,7 +637,7 @@ def test_an_encoded_chunk_that_looks_like_an_event_is_decoded() -> None:
 
 def test_a_gzip_answer_of_several_members() -> None:
     reader = parser(coding=b"gzip")
-    members = b"".join(gzip.compress(part) for part in (WHOLE[:50], b"", WHOLE[50:], DONE))
+    members = b"".join(gzipped(part) for part in (WHOLE[:50], b"", WHOLE[50:], DONE))
     assert read(members, 7, reader) == members
     assert (reader.usage, reader.ended) == (READ, True)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
@@ -10,6 +9,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import model_span, named_model, request_fields
+from tests.support.codings import gzipped
 
 OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 UPLOAD = b"/v1/images/edits"
@@ -242,7 +242,7 @@ def test_a_model_deeper_in_the_body_is_another_matter() -> None:
 
 def test_a_body_that_is_packed_is_refused_with_a_remedy() -> None:
     packed = (b"content-encoding", b"gzip")
-    refusal = request_fields(request(gzip.compress(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
+    refusal = request_fields(request(gzipped(b'{"model": "a"}'), packed, target=b"/v1/responses", whole=True))
     assert isinstance(refusal, Refusal)
     assert "Content-Encoding" in refusal.detail
 

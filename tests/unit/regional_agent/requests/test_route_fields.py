@@ -21,6 +21,7 @@ from regional_agent.requests.model_name import can_start_early, reads_whole, rep
 from regional_agent.requests.route_fields import object_in
 from regional_agent.requests.work_estimate import work_estimate_of
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
+from tests.support.codings import gzipped
 
 PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource
 
@@ -226,7 +227,7 @@ def test_json_that_is_a_form_too_is_refused() -> None:
 
 def packed(body: dict[str, Any], target: str = "/v2/models/m/generate", **more: Any) -> Request:
     headers = {"content-encoding": more.pop("coding", "gzip")} | more.pop("headers", {})
-    content = gzip.compress(json.dumps(body).encode()) + more.pop("after", b"")
+    content = gzipped(json.dumps(body).encode()) + more.pop("after", b"")
     return request(target, (PATH, "model"), path="/v2/models/{model}/generate", body=content, headers=headers, **more)
 
 
@@ -250,7 +251,7 @@ def test_a_gzip_body_is_read_where_the_path_names_the_model() -> None:
         {"coding": "br"},
         {"coding": "gzip, gzip"},
         {"after": b"x"},
-        {"after": gzip.compress(b"{}")},
+        {"after": gzipped(b"{}")},
         {"padding": "x" * MAX_UNCOMPRESSED_BYTES},
     ],
 )
@@ -271,7 +272,7 @@ def test_a_compressed_body_that_agents_do_not_read_is_forwarded_where_the_path_n
 )
 def test_a_compressed_body_that_decides_is_refused_with_the_remedy(places: Any, more: Any) -> None:
     headers = {"content-encoding": "GZIP"}
-    made = request("/x", *places, body=gzip.compress(b'{"model": "m"}'), headers=headers, **more)
+    made = request("/x", *places, body=gzipped(b'{"model": "m"}'), headers=headers, **more)
     assert "send it without Content-Encoding" in refused(made)
     headers = {"content-encoding": "identity"}
     assert model(request("/x", *places, body={"model": "m"}, headers=headers, **more)) == "m"
