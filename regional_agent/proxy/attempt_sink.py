@@ -23,14 +23,13 @@ from regional_agent.proxy.responses.continued_response import ContinuedResponse,
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import (
-    ALL_LACK_MODEL,
-    ERROR_STATUS,
-    UNEXPLAINED,
-    USAGE_REFUSED,
+    NEEDS_BODY,
+    Withheld,
     after_error,
     after_missing_model,
     after_rejection,
     after_unexplained,
+    after_withheld,
     rejection_of,
     while_awaiting,
 )
@@ -46,9 +45,6 @@ from regional_agent.websocket.tunnel import Tunnel
 
 REJECTION_READ_S: Final = 1.0
 """Maximum time (s) of reading the body of a rejection to reuse its connection; then the connection is closed."""
-
-_READ: Final = (UNEXPLAINED, ERROR_STATUS, ALL_LACK_MODEL)
-"""The reasons for which the body of a response decides, or is kept for the client."""
 
 _STREAM: Final = SpanEvent.STREAM
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
@@ -96,8 +92,8 @@ class AttemptSink(TargetSink):
         """Reads the response of the current attempt; None if the response is not read."""
         self._is_begun = False
         """Whether the response of the current attempt is for the client."""
-        self._rejected_because: Reason | None = None
-        """Why the target rejected the request; None if it did not."""
+        self._rejected_because: Reason | Withheld | None = None
+        """Why the response is not for the client; None if it may be."""
         self._writer: ClientResponse | None = None
         """Writes the response to the client; None before its first byte, and for a tunnel."""
         self._rejection = b""
@@ -165,7 +161,7 @@ class AttemptSink(TargetSink):
             if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
                 owner.fail(failure)
         elif self._rejected_because is not None:
-            if self._rejected_because in _READ and len(self._rejection) <= MAX_READ_BYTES:
+            if self._rejected_because in NEEDS_BODY and len(self._rejection) <= MAX_READ_BYTES:
                 self._rejection += chunk
         elif intake is None:
             self._begin(chunk)
@@ -353,17 +349,19 @@ class AttemptSink(TargetSink):
         attempt, reason, owner, context = self.current, self._rejected_because, self.owner, self._context
         if reason is None or owner is None:
             return True
-        if reason is USAGE_REFUSED and self.usage is not None:
+        if reason is Withheld.USAGE_REFUSED and self.usage is not None:
             self.usage.withdraw(context)
             owner.retry(RetryReason.USAGE_REFUSED)
             return True
         following: RetryReason | Refusal | None
         body, now = self._rejection, self._proxy.clock()
         is_whole = is_whole and len(body) <= MAX_READ_BYTES
-        if reason is UNEXPLAINED:
+        if reason is Withheld.UNEXPLAINED_503:
             following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
-        elif reason is ALL_LACK_MODEL:
+        elif reason is Withheld.MODEL_MAY_BE_MISSING:
             following = after_missing_model(self._proxy, context, attempt, body, now, is_whole=is_whole)
+        elif isinstance(reason, Withheld):
+            following = after_withheld(self._proxy, context, attempt, reason, now)
         else:
             following = after_rejection(self._proxy, context, attempt, reason, now)
         if following is None:
@@ -373,7 +371,7 @@ class AttemptSink(TargetSink):
         else:
             if following is RetryReason.MODEL_MISSING and isinstance(attempt, LocalAttempt):
                 self.lacking = attempt
-            if reason in _READ and following is not RetryReason.ENGINE_BUSY and self._head is not None:
+            if reason in NEEDS_BODY and following is not RetryReason.ENGINE_BUSY and self._head is not None:
                 self.engine_error = self._kept_error(self._head, attempt, body) if is_whole else None
             owner.retry(following)
         return following is not None

@@ -7,6 +7,7 @@ which are the fault of the endpoint.
 from __future__ import annotations
 
 import re
+from enum import Enum, auto
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
@@ -23,17 +24,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.upstream.response_head import ResponseHead
-
-USAGE_REFUSED: Final = Reason.BAD_REQUEST
-MODEL_MISSING: Final = Reason.MODEL_NOT_READY
-ERROR_STATUS: Final = Reason.UNREACHABLE
-UNEXPLAINED: Final = Reason.ENDPOINT_FULL
-REDIRECTED: Final = Reason.ALREADY_TRIED
-ALL_LACK_MODEL: Final = Reason.ENDPOINT_SKEWED
-"""Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
-that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
-the request although it should have a free slot, so that the body decides whether it failed; the engine redirects the
-client instead of an answer; the engine, the last of its region, may lack the model, as the body shows."""
 
 UNAVAILABLE: Final = "status 503"
 """The error of an engine that cannot serve now, which is no fault of the request."""
@@ -55,9 +45,30 @@ _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
+class Withheld(Enum):
+    """Why the response of a target that stated no `Reason` is read, and not forwarded."""
+
+    USAGE_REFUSED = auto()
+    """The engine refused the flag that the agent set, or reports the usage in a stream whose events are encoded."""
+    MODEL_MISSING = auto()
+    """The engine responded with 404, and another endpoint of the region is ready."""
+    MODEL_MAY_BE_MISSING = auto()
+    """The last engine of the region responded with 404; the body shows whether it lacks the model."""
+    ENGINE_ERROR = auto()
+    """The engine failed, and another target may not."""
+    REDIRECTED = auto()
+    """The engine redirects the client instead of an answer."""
+    UNEXPLAINED_503 = auto()
+    """The engine responded with 503 although it should have a free slot; the body shows whether it failed."""
+
+
+NEEDS_BODY: Final = (Withheld.UNEXPLAINED_503, Withheld.ENGINE_ERROR, Withheld.MODEL_MAY_BE_MISSING)
+"""Why the body of a response is kept: it decides what follows, or the client receives it at the end."""
+
+
 def rejection_of(
     proxy: Proxy, context: RequestContext, attempt: Attempt, usage: StreamUsage | None, head: ResponseHead
-) -> Reason | None:
+) -> Reason | Withheld | None:
     """Why a response is not for the client: its target did not start the request, or failed; None if it may be."""
     status = head.status
     reason = attempt.on_head(status, head.by_name, head.headers)
@@ -65,13 +76,13 @@ def rejection_of(
         # The event with the usage cannot be removed from an encoded stream.
         shows_usage = usage.is_hidden and head.is_encoded_stream and may_send_again(context)
         if status in REFUSING_STATUSES or shows_usage:
-            return reason or USAGE_REFUSED
+            return reason or Withheld.USAGE_REFUSED
     if status == 503 and attempt.is_charged:
-        return UNEXPLAINED
+        return Withheld.UNEXPLAINED_503
     if 300 <= status < 400 and isinstance(attempt, LocalAttempt) and _is_no_answer(context, status):
         attempt.failed(Outcome.ENGINE_ERROR)
         context.reported_error = f"status {status}"
-        return REDIRECTED
+        return Withheld.REDIRECTED
     if reason is not None or status < 400:
         return reason
     if status == 404 and isinstance(attempt, LocalAttempt):
@@ -80,7 +91,7 @@ def rejection_of(
             return missing
     if (attempt.from_peer or status in RETRIED_STATUSES) and _may_move(proxy, context, attempt):
         context.reported_error = f"status {status}"
-        return ERROR_STATUS
+        return Withheld.ENGINE_ERROR
     return None
 
 
@@ -93,14 +104,6 @@ def after_rejection(
     """
     if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
         return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
-    if reason is ERROR_STATUS and attempt.is_charged:
-        attempt.failed_first(context)
-        return RetryReason.ENGINE_ERROR
-    if reason is REDIRECTED:
-        if not _may_move(proxy, context, attempt):
-            return refusal_of_error(context)
-        attempt.failed_first(context)
-        return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
     accepts_in_s = attempt.accepts_in_s
     if accepts_in_s > context.received_at + context.max_wait_s - now:
@@ -108,7 +111,20 @@ def after_rejection(
         if not (_has_another(proxy, context, attempt, now) or _may_wait_for_another(proxy, context, attempt)):
             who = attempt.region if attempt.from_peer else "the engine"
             return Refusal(_SATURATED, f"{who} accepts the request in {accepts_in_s:g} s", retry_after_s=accepts_in_s)
-    return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
+    return attempt.retry_reason
+
+
+def after_withheld(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, why: Withheld, now: float
+) -> RetryReason | Refusal:
+    """What follows a response that was withheld, and whose body decides nothing. `now` in s."""
+    if why is Withheld.MODEL_MISSING:
+        attempt.rejected(context, Reason.MODEL_NOT_READY, now)
+        return RetryReason.MODEL_MISSING
+    if why is Withheld.REDIRECTED and not _may_move(proxy, context, attempt):
+        return refusal_of_error(context)
+    attempt.failed_first(context)
+    return RetryReason.ENGINE_ERROR
 
 
 def after_unexplained(
@@ -149,7 +165,7 @@ def after_missing_model(
     if _NAMES_MODEL.search(body) is not None:
         if context.route_context is None or _has_another(proxy, context, attempt, now):
             context.reported_error = "status 404"
-            attempt.rejected(context, MODEL_MISSING, now)
+            attempt.rejected(context, Reason.MODEL_NOT_READY, now)
             return RetryReason.MODEL_MISSING
         context.lacks_model = True
     return None if is_whole else Refusal(Reason.NOT_FOUND, "the engine responded with status 404")
@@ -269,15 +285,15 @@ def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attemp
     return is_full or (attempt.from_peer and context.is_batch) or proxy.router.awaits_endpoint(context)
 
 
-def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> Reason | None:
+def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> Withheld | None:
     """Why a 404 may not be for the client: another endpoint of the region is ready, or one elsewhere; None if it is."""
     if context.request.body_dropped or context.needs_object:
         return None
     if proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name}):
-        return MODEL_MISSING
+        return Withheld.MODEL_MISSING
     now = proxy.clock()
     may_leave = context.route_context is not None or _has_another(proxy, context, attempt, now)
-    return ALL_LACK_MODEL if may_leave and proxy.retry_budget.allows_one(now) else None
+    return Withheld.MODEL_MAY_BE_MISSING if may_leave and proxy.retry_budget.allows_one(now) else None
 
 
 def _is_no_answer(context: RequestContext, status: int) -> bool:
