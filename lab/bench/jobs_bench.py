@@ -23,12 +23,12 @@ from penstock.jobs import store_paths
 from penstock.jobs.claims import LEASE_S
 from penstock.jobs.job_records import BatchRecord, Claim, FilePart, FileRecord, JobSender
 from penstock.jobs.request_line import LineChecks
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.batches.batch_run import BatchRun
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -102,10 +102,9 @@ async def run(kind: str, requests: int, folder: str) -> Measured:
     claim = Claim(1, "bench", 1, now + LEASE_S, float(now))
     await batches.claim(JobPaths(TENANT, batch.id), claim)
     store = OpenStore(JobStore("bench", f"file://{folder}"), files, batches, UploadStore(files.storage))
-    runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()))
+    runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()), HeldRecords(lambda record: None))
     began = _now()
-    held = HeldRecords(lambda record: None)
-    end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory(), held).run()
+    end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory()).run()
     if end is None or end.counts.completed != requests:
         raise RuntimeError(f"the batch ended without all {requests} results: {end}")
     return _since(began, requests)

@@ -53,6 +53,15 @@ def advance(state: BatchState, to: BatchState) -> BatchState:
     return to
 
 
+def end_running(to: BatchState) -> BatchState:
+    """Return the end of a batch that runs, after the states between; raises InvalidTransition."""
+    if to is BatchState.CANCELLED:
+        return advance(advance(BatchState.IN_PROGRESS, BatchState.CANCELLING), to)
+    if to is BatchState.FAILED:
+        return advance(BatchState.IN_PROGRESS, to)
+    return advance(advance(BatchState.IN_PROGRESS, BatchState.FINALIZING), to)
+
+
 def is_end(state: BatchState) -> bool:
     """Whether a batch in this state changes no more."""
     return not TRANSITIONS[state]

@@ -1,10 +1,10 @@
-"""Which agent may run a batch, by its claims, and which regions no longer run theirs, by marks in their job stores."""
+"""Which agent may run a job, by its claims, and which regions no longer run theirs, by marks in their job stores."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.jobs.job_records import Claim
+from penstock.jobs.job_records import BatchCounts, Claim
 
 LEASE_S: Final = 30.0
 """Time (s) for which a claim is valid without a renewal."""
@@ -19,9 +19,12 @@ that run twice, never to two results: results of a claim that has been replaced 
 LOST_S: Final = 120.0
 """Time (s) without a change of its mark after which a region is lost."""
 
+MAX_TRACKED: Final = 10_000
+"""Values whose last change an agent remembers."""
+
 
 def may_claim(newest: Claim | None, agent: str, epoch: int, now: float, unchanged_s: float = 0.0) -> bool:
-    """Whether an agent may claim a batch at `now` (Unix time, s): there is no valid claim, or that of an earlier start
+    """Whether an agent may claim a job at `now` (Unix time, s): there is no valid claim, or that of an earlier start
     of the agent.
 
     Args:
@@ -36,22 +39,39 @@ def may_claim(newest: Claim | None, agent: str, epoch: int, now: float, unchange
     return newest.agent == agent and newest.epoch < epoch
 
 
-class RegionMarks:
-    """The marks that the agents of other regions change in the store, and since when they are the same."""
+def next_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> Claim:
+    """The claim by which an agent continues a job at `now` (Unix time, s); see `may_claim`."""
+    if newest is None:
+        return Claim(1, agent, epoch, now + LEASE_S, now, BatchCounts())
+    return Claim(newest.number + 1, agent, epoch, now + LEASE_S, newest.started_at, newest.counts)
+
+
+def is_lost(unchanged_s: float) -> bool:
+    """Whether a region is lost whose mark has been the same for `unchanged_s`."""
+    return unchanged_s >= LOST_S
+
+
+class UnchangedValues:
+    """Since when values in the store are the same, by the clock of the agent that reads them.
+
+    The marks of other regions, and the ends of other agents' claims.
+    """
 
     def __init__(self) -> None:
-        """Start without a mark: a region is lost at the earliest LOST_S after its mark was first read."""
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        """Start without a value: each is new when it is first read."""
+        self._seen: dict[str, tuple[bytes | float, float]] = {}
 
-    def is_lost(self, region: str, mark: bytes, now: float) -> bool:
-        """Return whether a region is lost.
+    def unchanged_s(self, name: str, value: bytes | float, now: float) -> float:
+        """Time (s) for which a value has been the same.
 
         Args:
-            mark: what its agents have written last; empty if they have written nothing.
+            name: of what has the value.
+            value: as it was read now.
             now: monotonic time (s).
         """
-        seen = self._seen.get(region)
-        if seen is None or seen[0] != mark:
-            self._seen[region] = mark, now
-            return False
-        return now - seen[1] >= LOST_S
+        seen = self._seen.get(name)
+        if seen is None or seen[0] != value:
+            if len(self._seen) > MAX_TRACKED:
+                self._seen.clear()
+            seen = self._seen[name] = value, now
+        return now - seen[1]

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, StrEnum
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from penstock.jobs.batch_state import BatchState
 
 MAX_RUNS: Final = 3
 """Runs of a request whose engine failed; the last response is its result."""
@@ -26,6 +29,12 @@ RETRY_CAP_S: Final = 60.0
 
 WAITS: Final = frozenset({"saturated", "quota_exceeded", "none_ready", "no_policy", "shutting_down", "ledger_full"})
 """Refusals of requests that no engine has started, and that can succeed later."""
+
+UNRUN: Final = {
+    BatchState.EXPIRED: ("batch_expired", "the completion window ended before the request could run"),
+    BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before the request could run"),
+}
+"""Code and message of a request that did not run, by the end of its batch."""
 
 _ENGINE_ERRORS: Final = frozenset({500, 502, 503, 504})
 
@@ -65,6 +74,11 @@ def next_of(status: int, refusal: str, runs: int, *, engine_failed: bool) -> Nex
     if (is_wait or status in _ENGINE_ERRORS) and runs < MAX_RUNS:
         return Next.RUN_AGAIN
     return Next.RESULT
+
+
+def request_id(batch: str, line: int) -> str:
+    """The identifier of a line's request, which is the same in every run."""
+    return sha256(f"{batch}/{line}".encode()).hexdigest()[:32]
 
 
 class ResultLines(NamedTuple):

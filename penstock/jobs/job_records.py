@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -68,17 +69,6 @@ class FileRecord(msgspec.Struct, frozen=True):
     """Unix time (s) that the tenant has set; None: the file is kept as long as the store keeps files."""
 
 
-def expires_at(record: FileRecord, retention_s: float) -> int:
-    """Unix time (s) at which a file expires: by its own age or by `JobStore.retention_s`, whichever is first."""
-    by_age = record.created_at + int(retention_s)
-    return by_age if record.expires_at is None else min(record.expires_at, by_age)
-
-
-def expiring_since(record: FileRecord, retention_s: float) -> float:
-    """The Unix time (s) by whose mark a file is deleted once it expires."""
-    return expires_at(record, retention_s) - retention_s
-
-
 class BatchRecord(msgspec.Struct, frozen=True):
     """A batch as it was created. It never changes."""
 
@@ -98,6 +88,21 @@ class BatchRecord(msgspec.Struct, frozen=True):
     """URL that receives the end of the batch; empty for none."""
     output_expires_after_s: int | None = None
     """Age (s) at which the result files expire; None: they are kept as long as the batch."""
+
+
+def result_file(batch: BatchRecord, file_id: str, name: str, parts: Sequence[FilePart], now: int) -> FileRecord:
+    """The file with the results of a batch that ends at `now` (Unix time, s); `name` is "output" or "error"."""
+    after_s = batch.output_expires_after_s
+    return FileRecord(
+        file_id,
+        f"{batch.id}_{name}.jsonl",
+        "batch_output",
+        now,
+        sum(part.size_bytes for part in parts),
+        tuple(parts),
+        sum(part.lines for part in parts),
+        expires_at=None if after_s is None else now + after_s,
+    )
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 RANDOM_BYTES: Final = 10
@@ -45,6 +46,11 @@ PART: Final = "part_"
 def new_id(prefix: str, unix_s: float, random: bytes) -> str:
     """An identifier that begins with `prefix`; `random` has RANDOM_BYTES bytes."""
     return f"{prefix}{int(unix_s * 1000):0{_TIME_CHARS}x}{random.hex()}"
+
+
+def repeatable_id(prefix: str, *parts: bytes) -> str:
+    """An identifier that is equal for equal parts: those of a request with an Idempotency-Key."""
+    return f"{prefix}{sha256(b''.join(sha256(part).digest() for part in parts)).hexdigest()[:32]}"
 
 
 def created_at(identifier: str) -> float:

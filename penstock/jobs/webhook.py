@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from enum import Enum
 from hashlib import sha256
 from hmac import digest
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.jobs import store_paths
 from penstock.wire.reserved_addresses import is_public, is_reserved
@@ -32,6 +34,9 @@ ACCEPTED_S: Final = 60
 """Time (s) for which an accepted webhook stays in the store."""
 
 MAX_ATTEMPTS: Final = len(DELAYS_S) + 1
+
+MAX_AGE_S: Final = 86_400
+"""Age (s) of an event from which its webhook is given up, such as after a time without a key."""
 
 SECRET_PREFIX: Final = "whsec_"
 
@@ -65,6 +70,32 @@ class Webhook(msgspec.Struct, frozen=True):
     is_accepted: bool = False
     """Whether a receiver has accepted the event. The object stays for ACCEPTED_S, so that no agent begins an attempt
     that is based on an older list of objects."""
+
+
+class WebhookStep(Enum):
+    """What an agent does next about a webhook."""
+
+    WAIT = "wait"
+    """Nothing until `due_at`."""
+    DELETE = "delete"
+    """A receiver has accepted the event."""
+    GIVE_UP = "give up"
+    SEND = "send"
+
+
+def next_step(webhook: Webhook, attempts: int, now: float) -> WebhookStep:
+    """What follows so many attempts of a webhook at `now` (Unix time, s)."""
+    if webhook.due_at > now:
+        return WebhookStep.WAIT
+    if webhook.is_accepted:
+        return WebhookStep.DELETE
+    is_late = attempts >= MAX_ATTEMPTS or now > webhook.created_at + MAX_AGE_S
+    return WebhookStep.GIVE_UP if is_late or parse_url(webhook.url) is None else WebhookStep.SEND
+
+
+def after_attempt(webhook: Webhook, attempts: int, now: float) -> Webhook:
+    """The webhook, due again, whose attempt begins at `now` (Unix time, s) after so many others."""
+    return replace(webhook, due_at=now + DELAYS_S[min(attempts, len(DELAYS_S) - 1)])
 
 
 def parse_url(text: str) -> WebhookUrl | None:

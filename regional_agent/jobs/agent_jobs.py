@@ -10,13 +10,13 @@ from typing import Any
 
 from penstock.jobs.item_results import MAX_RESULT_BYTES
 from penstock.jobs.job_records import JobSender
+from penstock.jobs.response_memory import ResponseMemory
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse

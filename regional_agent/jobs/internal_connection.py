@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
+from penstock.jobs.response_memory import FREE_BYTES, ResponseMemory
 from penstock.result_cache.cache_control import CACHE_CONTROL
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import trusts_none
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.jobs.response_memory import FREE_BYTES, ResponseMemory
 
 MAX_IDLE: Final = 256
 """Idle connections that are kept."""

@@ -17,22 +17,23 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
-from penstock.jobs.claims import LEASE_S, may_claim
+from penstock.jobs.claims import LEASE_S, UnchangedValues, may_claim, next_claim
 from penstock.jobs.completion_window import expected_at, shown_deadline
 from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
+from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
+from penstock.jobs.request_queue import RequestQueue
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths, OpenJob
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import cancel, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.jobs.async_requests.request_queue import RequestQueue
+from regional_agent.jobs.async_requests.pace_exchange import PaceExchange
 from regional_agent.jobs.async_requests.request_run import RequestRun
 from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.request_attempts import RequestRunner
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore, JobRecord
 from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
@@ -90,10 +91,10 @@ class JobWorker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         """Monotonic time (s) of the next look at a job."""
-        self._claims_seen: dict[str, tuple[float, float]] = {}
-        """End of the newest claim of a job that another agent runs, and the monotonic time (s) since which it is the
-        same."""
-        self.queue: Final = RequestQueue(agent.region, agent.name)
+        self._claims_seen = UnchangedValues()
+        """The ends of the newest claims of jobs that other agents run."""
+        self.queue: Final = RequestQueue()
+        self._paces = PaceExchange(agent.region, agent.name, self.queue)
         self._stopping = False
         self.problem = ""
         """Why the store cannot be used; empty while it can."""
@@ -174,9 +175,8 @@ class JobWorker:
 
     async def _look(self, store: OpenStore) -> None:
         now = time.monotonic()
-        for tracked in (self._not_before, self._claims_seen):
-            if len(tracked) > MAX_TRACKED:
-                tracked.clear()
+        if len(self._not_before) > MAX_TRACKED:
+            self._not_before.clear()
         jobs = fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng)
         region = store.batches.region
         self.queue.ranked(region, [job.paths.id for job in jobs if not store_paths.is_batch(job.paths.id)])
@@ -199,7 +199,8 @@ class JobWorker:
             if record is not None and claim is not None:
                 await self._start(store, paths, record, claim)
         if region == self._stores.region:
-            await self.queue.exchange(store.batches.storage, len(self._requests), store.document.concurrency)
+            self.queue.runs(len(self._requests), store.document.concurrency, time.time())
+            await self._paces.exchange(store.batches.storage)
 
     async def _read(self, jobs: BatchStore, job: OpenJob) -> JobRecord | None:
         """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""
@@ -221,7 +222,9 @@ class JobWorker:
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
         """Claim a job; None if another agent runs it."""
         now, newest = time.time(), await jobs.newest_claim(paths)
-        unchanged_s = 0.0 if newest is None else self._unchanged_s(paths.id, newest.until)
+        unchanged_s = 0.0
+        if newest is not None:
+            unchanged_s = self._claims_seen.unchanged_s(paths.id, newest.until, time.monotonic())
         # Names of agents are unique within a region.
         own, name = self._agent.region, self._agent.name
         agent = name if jobs.region == own else f"{own}/{name}"
@@ -229,19 +232,8 @@ class JobWorker:
             assert newest is not None
             self._not_before[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
             return None
-        self._claims_seen.pop(paths.id, None)
-        number, started_at = (1, now) if newest is None else (newest.number + 1, newest.started_at)
-        counts = BatchCounts() if newest is None else newest.counts
-        claim = Claim(number, agent, self._agent.epoch, now + LEASE_S, started_at, counts)
+        claim = next_claim(newest, agent, self._agent.epoch, now)
         return claim if await jobs.claim(paths, claim) else None
-
-    def _unchanged_s(self, job: str, until: float) -> float:
-        """Return the time (s) for which the newest claim of a job has had this end."""
-        now = time.monotonic()
-        known = self._claims_seen.get(job)
-        if known is None or known[0] != until:
-            known = self._claims_seen[job] = until, now
-        return now - known[1]
 
     async def _start(self, store: OpenStore, paths: JobPaths, record: JobRecord, claim: Claim) -> None:
         deadline_at = time.monotonic() + record.expires_at - time.time()
@@ -257,18 +249,16 @@ class JobWorker:
             return
         # Before the run exists: what follows cannot fail.
         is_cancelled = await store.batches.is_cancelled(paths)
-        runner = RequestRunner(requests, self._metrics)
+        runner = RequestRunner(requests, self._metrics, service.held_records)
         run: BatchRun | RequestRun
         if isinstance(record, BatchRecord):
             run = self._batches[record.id] = BatchRun(
-                record, claim, store, runner, partial(self.concurrency, record.id), self._memory, service.held_records
+                record, claim, store, runner, partial(self.concurrency, record.id), self._memory
             )
             if is_cancelled:
                 run.stop_as(BatchState.CANCELLED)
         else:
-            run = self._requests[record.id] = RequestRun(
-                record, claim, store.batches, runner, self._memory, service.held_records
-            )
+            run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner, self._memory)
             if is_cancelled:
                 run.cancel()
         self._metrics.running.set(len(self._batches))

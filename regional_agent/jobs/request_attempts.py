@@ -13,6 +13,7 @@ from penstock.jobs.item_results import Next, RequestEvent, next_of
 from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics
+from regional_agent.ledger.held_records import HeldRecords
 
 
 class StoredRequest(NamedTuple):
@@ -26,10 +27,16 @@ class StoredRequest(NamedTuple):
 class RequestRunner:
     """Runs requests of one sender."""
 
-    def __init__(self, requests: InternalRequests, metrics: JobMetrics) -> None:
-        """Create a runner; `requests` sends requests as their sender."""
+    def __init__(self, requests: InternalRequests, metrics: JobMetrics, held_records: HeldRecords) -> None:
+        """Create a runner.
+
+        Args:
+            requests: sends requests as their sender.
+            held_records: the records of the ledger, until the store has the results.
+        """
         self._requests = requests
         self._metrics = metrics
+        self.held_records = held_records
         self._rng = Random()
 
     async def run(

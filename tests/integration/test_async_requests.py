@@ -15,7 +15,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import agent_jobs, job_worker
-from regional_agent.jobs.async_requests import request_queue, request_run
+from regional_agent.jobs.async_requests import pace_exchange, request_run
 from regional_agent.jobs.storage.batch_store import BatchStore
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
@@ -293,8 +293,8 @@ async def test_a_job_whose_start_the_store_interrupts_runs_later_and_holds_nothi
 
 async def test_a_queued_request_shows_when_it_will_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_worker, "POLL_S", 0.2)
-    monkeypatch.setattr(request_queue, "WRITE_S", 0.1)
-    monkeypatch.setattr(request_queue, "READ_S", 0.1)
+    monkeypatch.setattr(pace_exchange, "WRITE_S", 0.1)
+    monkeypatch.setattr(pace_exchange, "READ_S", 0.1)
     release = asyncio.Event()
 
     async def first_only(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

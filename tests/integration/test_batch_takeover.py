@@ -21,7 +21,9 @@ from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
 from penstock.jobs import claims, store_paths
 from penstock.jobs.batch_state import BatchState
+from penstock.jobs.file_expiry import MAX_UPLOAD_S
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from penstock.ledger.ledger_record import RecordKind
 from penstock.ledger.spool_format import read_spool, records_of
@@ -30,8 +32,7 @@ from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
 from regional_agent.jobs.request_attempts import RequestRunner
-from regional_agent.jobs.response_memory import ResponseMemory
-from regional_agent.jobs.storage import file_store, lost_regions
+from regional_agent.jobs.storage import lost_regions
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -358,7 +359,7 @@ async def test_parts_that_an_interrupted_upload_left_take_no_room_forever(tmp_pa
     await files.storage.put("tenants/t/file-data/.other", b"")
     await files.put("t", FileRecord(file, "f", "batch", int(now), 5, ()), 3600.0)
     assert await files.used_bytes("t") == 10
-    now += file_store.MAX_UPLOAD_S + 1
+    now += MAX_UPLOAD_S + 1
     assert await files.used_bytes("t") == 5
     assert [part.path for part in await files.storage.list("tenants/t/file-data/")] == [
         "tenants/t/file-data/.other",

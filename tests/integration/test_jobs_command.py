@@ -16,7 +16,7 @@ from adapters.access.key_access import KeyAccess
 from control_plane.cli.main import app
 from control_plane.status.status import AgentStatus, LeaderStatus
 from regional_agent.jobs import job_worker
-from regional_agent.jobs.async_requests import request_queue
+from regional_agent.jobs.async_requests import pace_exchange
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
 from tests.integration.test_explaining import admin
@@ -32,8 +32,8 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_worker, "POLL_S", 0.2)
-    monkeypatch.setattr(request_queue, "WRITE_S", 0.1)
-    monkeypatch.setattr(request_queue, "READ_S", 0.1)
+    monkeypatch.setattr(pace_exchange, "WRITE_S", 0.1)
+    monkeypatch.setattr(pace_exchange, "READ_S", 0.1)
     release = asyncio.Event()
     release.set()
 

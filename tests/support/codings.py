@@ -1,4 +1,4 @@
-"""Compressed bodies."""
+"""Bodies compressed with gzip, with the same bytes at any time."""
 
 import gzip
 

@@ -12,8 +12,8 @@ from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, ExpiresAfter, FileRecord, JobSender
-from penstock.jobs.request_line import LineProblem
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, JobSender
+from penstock.jobs.new_batch import MAX_METADATA, NewBatch, is_metadata_too_large, mismatches
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
@@ -23,22 +23,7 @@ from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
-MAX_METADATA: Final = 16
-MAX_METADATA_KEY: Final = 64
-MAX_METADATA_VALUE: Final = 512
-"""Limits of `metadata`, as OpenAI's: pairs, and characters of each key and value."""
-
 MAX_IDEMPOTENCY_KEY: Final = 256
-
-
-class NewBatch(msgspec.Struct, frozen=True):
-    """The body of a request that creates a batch."""
-
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
-    output_expires_after: ExpiresAfter | None = None
 
 
 class BatchesApi:
@@ -96,7 +81,7 @@ class BatchesApi:
         paths = JobPaths(tenant, batch_id)
         if not await self._batches.create(record):
             return await self._repeated(paths, new)
-        problems = _mismatches(file, new.endpoint)
+        problems = mismatches(file, new.endpoint)
         if problems:
             await self._batches.end(record, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems))
         else:
@@ -184,19 +169,7 @@ def _new_batch(body: bytes) -> NewBatch:
         new = msgspec.json.decode(body, type=NewBatch)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(400, "bad_request", f"the body is not a request for a batch: {error}") from None
-    pairs = (new.metadata or {}).items()
-    if len(pairs) > MAX_METADATA or any(
-        len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE for key, value in pairs
-    ):
+    if is_metadata_too_large(new):
         message = f"`metadata` has more than {MAX_METADATA} pairs, or keys or values that are too long"
         raise BadInput(400, "invalid_metadata", message, "metadata")
     return new
-
-
-def _mismatches(file: FileRecord, endpoint: str) -> tuple[LineProblem, ...]:
-    """Lines whose `url` is not that of the batch: the first of each `url`."""
-    return tuple(
-        LineProblem("mismatched_endpoint", f"line {line}: `url` is {url}, and not {endpoint}", line, "url")
-        for url, line in sorted(file.urls.items(), key=lambda each: each[1])
-        if url != endpoint
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from hashlib import sha256
 from typing import Any, Final
 
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object, job_state
 from penstock.jobs.completion_window import DEFAULT_WINDOW
 from penstock.jobs.job_records import JobSender
+from penstock.jobs.request_queue import RequestQueue
 from penstock.jobs.store_paths import JobPaths
 from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
@@ -18,7 +18,6 @@ from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Res
 from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of
 from regional_agent.jobs.api.files_api import signed_urls
 from regional_agent.jobs.api.merged_lists import ListedStore
-from regional_agent.jobs.async_requests.request_queue import RequestQueue
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
@@ -73,10 +72,9 @@ class JobsApi:
         body, key = bytes(request.body), idempotency_key_of(request.header(b"idempotency-key") or b"")
         job = self._files.new_id(store_paths.JOB)
         if key:
-            # Equal for equal requests: another request with the key has another identifier.
+            # Another request with the key has another identifier.
             parts = (tenant.encode(), key, request.method, request.target, body)
-            digest = sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
-            job = f"{store_paths.JOB}{digest[:32]}"
+            job = store_paths.repeatable_id(store_paths.JOB, *parts)
         record = AsyncRequest(
             job,
             self._sender,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -69,8 +68,7 @@ class MessageBatchesApi:
         batch = self._files.new_id(store_paths.MESSAGE_BATCH)
         if idempotency_key:
             parts = (tenant.encode(), idempotency_key_of(idempotency_key), body)
-            digest = sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
-            batch = f"{store_paths.MESSAGE_BATCH}{digest[:32]}"
+            batch = store_paths.repeatable_id(store_paths.MESSAGE_BATCH, *parts)
             if await self._batches.find(JobPaths(tenant, batch)) is not None:
                 return await self.show(batch)
         try:

@@ -13,13 +13,12 @@ from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
 from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.response_progress import ResponseProgress
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.internal_connection import InternalResponse, ResponsePart
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.ledger.held_records import HeldRecords
 
 RETRY_S: Final = 5.0
 """Delay (s) before a failed write is repeated."""
@@ -37,16 +36,14 @@ class RequestRun:
         jobs: BatchStore,
         runner: RequestRunner,
         memory: ResponseMemory,
-        held_records: HeldRecords,
     ) -> None:
         """Prepare to run a request that this agent has claimed.
 
         Args:
             runner: runs requests as the request's sender.
             memory: counts the body and the response until `free_memory`.
-            held_records: of the ledger, until the store has the result.
         """
-        self.held_records = held_records
+        self.held_records = runner.held_records
         self._memory = memory
         self._held_bytes = 0
         self._hold(record.body_bytes)

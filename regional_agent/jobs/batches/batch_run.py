@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -15,20 +14,20 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.batch_state import BatchState, advance
+from penstock.jobs.batch_state import BatchState, end_running
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.item_results import OPENAI_LINES
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord
+from penstock.jobs.item_results import OPENAI_LINES, UNRUN
+from penstock.jobs.item_results import request_id as request_id_of
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord, result_file
 from penstock.jobs.line_splitter import LineSplitter
 from penstock.jobs.message_batch import MESSAGE_LINES
 from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
-from regional_agent.ledger.held_records import HeldRecords
 
 FLUSH_S: Final = 2.0
 """Maximum time (s) for which a result is in memory only: after a kill, requests of this time run again."""
@@ -41,11 +40,6 @@ LOST_RETRY_S: Final = 5.0
 
 _HEADERS: Final = b"host: penstock\r\ncontent-type: application/json\r\n"
 _ANTHROPIC_VERSION: Final = b"anthropic-version: 2023-06-01\r\n"
-
-_END_CODES: Final = {
-    BatchState.EXPIRED: ("batch_expired", "the completion window ended before the request could run"),
-    BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before the request could run"),
-}
 
 log = structlog.get_logger()
 
@@ -73,7 +67,6 @@ class BatchRun:
         runner: RequestRunner,
         concurrency: Callable[[], int],
         memory: ResponseMemory,
-        held_records: HeldRecords,
     ) -> None:
         """Prepare to run a batch that this agent has claimed.
 
@@ -81,9 +74,8 @@ class BatchRun:
             runner: runs requests as the batch's sender.
             concurrency: how many requests may run at a time now.
             memory: counts results until they are written, or `free_memory`.
-            held_records: of the ledger, until the results are written.
         """
-        self.held_records = held_records
+        self.held_records = runner.held_records
         self._memory = memory
         self.record = record
         self.claim = claim
@@ -232,7 +224,7 @@ class BatchRun:
                 self._room.clear()
                 await self._room.wait()
             try:
-                line, request_id = decode_line(text), self._request_id(number)
+                line, request_id = decode_line(text), request_id_of(self.record.id, number)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise _Damaged(number) from None
             if self._ends_as is not None:
@@ -277,17 +269,13 @@ class BatchRun:
 
     def _add_unrun(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
         assert self._ends_as is not None
-        text = self._lines.error(request_id, line.custom_id, *_END_CODES[self._ends_as])
+        text = self._lines.error(request_id, line.custom_id, *UNRUN[self._ends_as])
         results.add(number, text, is_error=True, is_unrun=True)
-
-    def _request_id(self, line: int) -> str:
-        """The identifier of a line's request, which is the same in every run."""
-        return sha256(f"{self.record.id}/{line}".encode()).hexdigest()[:32]
 
     # results and the claim
 
     def _on_written(self, lines: list[int]) -> None:
-        self.held_records.release(map(self._request_id, lines))
+        self.held_records.release(request_id_of(self.record.id, line) for line in lines)
 
     async def _keep(self, results: Results) -> None:
         """Write results and renew the claim until cancelled. Raises ClaimLost."""
@@ -346,9 +334,6 @@ class BatchRun:
     async def _end(self, state: BatchState, errors: tuple[LineProblem, ...] = ()) -> BatchEnd | None:
         """Write the result files and the end."""
         now, results, tenant = time.time(), self._results, self.record.sender.tenant
-        before = BatchState.CANCELLING if state is BatchState.CANCELLED else BatchState.IN_PROGRESS
-        if state in (BatchState.COMPLETED, BatchState.EXPIRED):
-            before = advance(before, BatchState.FINALIZING)
         files: list[FileRecord | None] = [None, None]
         if results is not None:
             files = [self._file("output", results.output, now), self._file("error", results.errors, now)]
@@ -357,7 +342,7 @@ class BatchRun:
                 await self._files.put(tenant, file, self._retention_s)
         output, error = files
         end = BatchEnd(
-            advance(before, state),
+            end_running(state),
             now,
             self.counts,
             self.claim.started_at,
@@ -374,19 +359,7 @@ class BatchRun:
         return None
 
     def _file(self, name: str, parts: list[FilePart], now: float) -> FileRecord | None:
-        if not parts:
-            return None
-        after_s = self.record.output_expires_after_s
-        return FileRecord(
-            self._files.new_id(),
-            f"{self.record.id}_{name}.jsonl",
-            "batch_output",
-            int(now),
-            sum(part.size_bytes for part in parts),
-            tuple(parts),
-            sum(part.lines for part in parts),
-            expires_at=None if after_s is None else int(now) + after_s,
-        )
+        return result_file(self.record, self._files.new_id(), name, parts, int(now)) if parts else None
 
     def _deleted(self) -> tuple[LineProblem, ...]:
         message = f"the input file {self.record.input_file_id} was deleted while the batch ran"

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
+from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
-from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.ledger.held_records import RECORD_BYTES
 

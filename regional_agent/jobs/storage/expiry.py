@@ -11,9 +11,8 @@ import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.job_records import FileRecord, expires_at, expiring_since
+from penstock.jobs.file_expiry import kept_since
 from penstock.jobs.store_paths import Expiring
-from regional_agent.jobs.storage.file_store import MAX_UPLOAD_S
 from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 
@@ -102,29 +101,9 @@ class Expiry:
             regions = store.document.covers or frozenset({self._stores.region})
             read[tenant] = await store.batches.input_files(tenant, regions)
         record = await store.files.find_kept(tenant, identifier)
-        since = _kept_since(expired, record, store.document.retention_s, now, is_read=identifier in read[tenant])
+        since = kept_since(expired, record, store.document.retention_s, now, is_read=identifier in read[tenant])
         if since is not None:
             await store.files.storage.put(store_paths.expiring(tenant, identifier, since).mark, b"")
             await store.files.storage.delete(expired.mark)
         else:
             await store.files.delete_expired(expired)
-
-
-def _kept_since(
-    file: Expiring, record: FileRecord | None, retention_s: float, now: float, *, is_read: bool
-) -> float | None:
-    """The time (Unix, s) of the next mark of a file that is kept; None for one that is deleted.
-
-    Args:
-        record: None for a file that was deleted, or may be an upload that still runs.
-        is_read: whether an unfinished batch reads the file.
-    """
-    if record is None:
-        return now if is_read or store_paths.created_at(file.id) >= now - MAX_UPLOAD_S else None
-    if record.expires_at is not None and expires_at(record, retention_s) > now:
-        # The policy kept files longer when the mark was written.
-        return expiring_since(record, retention_s)
-    if not is_read:
-        return None
-    # A file whose tenant has set an age is looked at again within an hour.
-    return now if record.expires_at is None else now - retention_s

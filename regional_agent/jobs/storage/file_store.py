@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from penstock.jobs import store_paths
-from penstock.jobs.job_records import FilePart, FileRecord, expires_at, expiring_since
+from penstock.jobs.file_expiry import MAX_UPLOAD_S, expires_at, expiring_since
+from penstock.jobs.job_records import FilePart, FileRecord
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.uploads.input_file import InputPart
-
-MAX_UPLOAD_S: Final = 86_400.0
-"""Time (s) after the beginning of an upload from which parts without a record belong to no file."""
 
 
 class FileStore:

@@ -14,7 +14,7 @@ import structlog
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.claims import RegionMarks
+from penstock.jobs.claims import UnchangedValues, is_lost
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
 
 BEAT_S: Final = 30.0
@@ -30,7 +30,7 @@ class LostRegions:
         """Prepare to find the regions of `stores.lost`; `run` does."""
         self._stores = stores
         self._rng = rng
-        self._marks = RegionMarks()
+        self._marks = UnchangedValues()
         self._unreadable: dict[str, str] = {}
         """Why the store of a region cannot be read."""
 
@@ -57,7 +57,7 @@ class LostRegions:
             except StoreUnavailable as error:
                 unreadable[region] = f"the store {store.document.name} cannot be read: {error}"
                 continue
-            if self._marks.is_lost(region, mark, time.monotonic()):
+            if is_lost(self._marks.unchanged_s(region, mark, time.monotonic())):
                 lost.add(region)
         if lost != self._stores.lost:
             log.warning("the lost regions whose jobs run here", regions=sorted(lost), before=sorted(self._stores.lost))

@@ -19,8 +19,10 @@ from penstock.jobs.store_paths import EventPaths
 from penstock.jobs.webhook import (
     ACCEPTED_S,
     DELAYS_S,
-    MAX_ATTEMPTS,
     Webhook,
+    WebhookStep,
+    after_attempt,
+    next_step,
     parse_url,
     signature_of,
 )
@@ -38,9 +40,6 @@ MAX_RUNNING: Final = 32
 
 MAX_RUNNING_OF_TENANT: Final = 4
 """Attempts of one agent for one tenant at a time: a slow receiver delays the webhooks of its tenant alone."""
-
-MAX_AGE_S: Final = 86_400
-"""Age (s) of an event from which its webhook is given up, such as after a time without a key."""
 
 MAX_TRACKED: Final = 10_000
 """Webhooks of which this agent remembers when they are due."""
@@ -135,20 +134,17 @@ class WebhookSender:
         webhook = await storage.find_record(paths.webhook(region, attempts), Webhook)
         if webhook is None:
             return
-        if webhook.due_at > now:
+        step, url = next_step(webhook, attempts, now), parse_url(webhook.url)
+        if step is WebhookStep.WAIT:
             self._not_before[paths] = webhook.due_at
             return
-        if webhook.is_accepted:
+        if step is not WebhookStep.SEND or url is None:
             await storage.delete_all(paths.webhooks(region))
+            if step is WebhookStep.GIVE_UP:
+                self._metrics.webhook(WebhookOutcome.GIVEN_UP)
+                log.warning("a webhook was given up", job=paths.job, tenant=paths.tenant)
             return
-        url = parse_url(webhook.url)
-        if attempts >= MAX_ATTEMPTS or now > webhook.created_at + MAX_AGE_S or url is None:
-            await storage.delete_all(paths.webhooks(region))
-            self._metrics.webhook(WebhookOutcome.GIVEN_UP)
-            log.warning("a webhook was given up", job=paths.job, tenant=paths.tenant)
-            return
-        delay_s = DELAYS_S[min(attempts, len(DELAYS_S) - 1)]
-        next_one = replace(webhook, due_at=now + delay_s)
+        next_one = after_attempt(webhook, attempts, now)
         if not await storage.put_new_record(paths.webhook(region, attempts + 1), next_one):
             return
         body = webhook.body.encode()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, is_end
-from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim
+from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, end_running, is_end
+from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim, next_claim
 from penstock.jobs.completion_window import NO_DEADLINE, deadline_of, expected_at
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.item_results import Next, error_line, next_of, result_line
@@ -135,6 +135,24 @@ def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> N
     assert not may_claim(claim, "a", 4, 50.0)
     # A claim survives some lost renewals, and the skew of clocks.
     assert LEASE_S >= 4 * RENEW_S + CLOCK_SKEW_S
+
+
+def test_a_further_claim_continues_the_progress_of_the_newest() -> None:
+    first = next_claim(None, "a", 5, 100.0)
+    assert first == Claim(1, "a", 5, 100.0 + LEASE_S, 100.0)
+    newest = replace(first, until=0.0, counts=BatchCounts(4, 1), per_s=2.0, accepted=((1, 2),))
+    assert next_claim(newest, "b", 7, 300.0) == Claim(2, "b", 7, 300.0 + LEASE_S, 100.0, BatchCounts(4, 1))
+
+
+@pytest.mark.parametrize("end", [state for state in BatchState if is_end(state)])
+def test_a_batch_that_runs_reaches_each_end(end: BatchState) -> None:
+    assert end_running(end) is end
+
+
+def test_a_batch_that_runs_cannot_end_in_another_state() -> None:
+    for state in (BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.FINALIZING):
+        with pytest.raises(InvalidTransition):
+            end_running(state)
 
 
 def test_windows_and_forecasts() -> None:

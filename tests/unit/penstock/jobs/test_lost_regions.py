@@ -1,15 +1,28 @@
-"""Which regions are lost, by their marks in the job store."""
+"""Since when the marks of regions, and the ends of claims, are the same."""
 
 from __future__ import annotations
 
-from penstock.jobs.claims import LOST_S, RegionMarks
+from penstock.jobs.claims import LOST_S, MAX_TRACKED, UnchangedValues, is_lost
 
 
-def test_a_region_is_lost_while_its_mark_stays_the_same() -> None:
-    marks = RegionMarks()
-    assert not marks.is_lost("a", b"1", 1000.0), "how long the mark is there is unknown"
-    assert not marks.is_lost("a", b"1", 1000.0 + LOST_S - 1.0)
-    assert marks.is_lost("a", b"1", 1000.0 + LOST_S)
-    assert not marks.is_lost("a", b"2", 1000.0 + LOST_S + 1.0), "it is back"
-    assert not marks.is_lost("b", b"", 1000.0 + LOST_S)
-    assert marks.is_lost("b", b"", 1000.0 + 2 * LOST_S), "it has never written"
+def test_the_time_counts_from_the_first_reading_of_a_value() -> None:
+    marks = UnchangedValues()
+    assert marks.unchanged_s("a", b"1", 1000.0) == 0.0, "how long the mark is there is unknown"
+    assert marks.unchanged_s("a", b"1", 1010.0) == 10.0
+    assert marks.unchanged_s("a", b"2", 1020.0) == 0.0, "it has changed"
+    assert marks.unchanged_s("b", b"", 1020.0) == 0.0
+    assert marks.unchanged_s("b", b"", 1030.0) == 10.0, "it has never been written"
+    assert marks.unchanged_s("a", b"2", 1030.0) == 10.0
+
+
+def test_a_region_is_lost_once_its_mark_has_been_the_same_for_long() -> None:
+    assert not is_lost(LOST_S - 1.0)
+    assert is_lost(LOST_S)
+
+
+def test_values_use_bounded_memory() -> None:
+    claims = UnchangedValues()
+    for number in range(MAX_TRACKED + 2):
+        claims.unchanged_s(f"batch_{number}", 0.0, 1000.0)
+    assert len(claims._seen) <= MAX_TRACKED + 1
+    assert claims.unchanged_s(f"batch_{MAX_TRACKED + 1}", 0.0, 1010.0) == 10.0

@@ -7,9 +7,16 @@ from base64 import b64decode
 from ipaddress import ip_network
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.jobs.webhook import (
+    DELAYS_S,
+    MAX_AGE_S,
+    MAX_ATTEMPTS,
+    WebhookStep,
     WebhookUrl,
+    after_attempt,
+    next_step,
     parse_url,
     refuse_address,
     secret_text,
@@ -26,6 +33,24 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     assert signed.split(" ")[0] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert len(signed.split(" ")) == 2
     assert secret_text(secret) == "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_a_webhook_is_sent_when_it_is_due_until_it_is_accepted_or_given_up() -> None:
+    new = webhook_of("batch_1", "completed", "https://a.example/hook", 1000.0)
+    assert next_step(new, 0, 999.0) is WebhookStep.WAIT
+    assert next_step(new, 0, 1000.0) is WebhookStep.SEND
+    assert next_step(replace(new, is_accepted=True), 1, 1000.0) is WebhookStep.DELETE
+    assert next_step(new, MAX_ATTEMPTS - 1, 1000.0) is WebhookStep.SEND
+    assert next_step(new, MAX_ATTEMPTS, 1000.0) is WebhookStep.GIVE_UP
+    assert next_step(new, 0, 1000.0 + MAX_AGE_S) is WebhookStep.SEND
+    assert next_step(new, 0, 1001.0 + MAX_AGE_S) is WebhookStep.GIVE_UP
+    assert next_step(replace(new, url="ftp://a"), 0, 1000.0) is WebhookStep.GIVE_UP
+
+
+def test_attempts_have_growing_delays() -> None:
+    new = webhook_of("batch_1", "completed", "https://a.example/hook", 1000.0)
+    due = [after_attempt(new, attempts, 2000.0).due_at - 2000.0 for attempts in range(MAX_ATTEMPTS)]
+    assert due == [*DELAYS_S, DELAYS_S[-1]]
 
 
 def test_each_tenant_has_a_secret_of_its_own() -> None:

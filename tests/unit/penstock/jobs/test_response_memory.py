@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regional_agent.jobs.response_memory import ResponseMemory
+from penstock.jobs.response_memory import ResponseMemory
 
 
 class Waiter:
