@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from penstock.answers.json_reducer import Wanted, wanted_members
-from penstock.answers.usage_reader import UsagePlaces, members_of
+from penstock.answers.usage_reader import Fields, UsagePlaces, members_of
+from penstock.answers.values import has_one_of
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.route import ErrorFormat, Route, UsageFields
 
@@ -26,7 +27,7 @@ _MEMBERS: Final = {
     **dict.fromkeys(("openai-chat-completions", "openai-completions"), ("choices",)),
     # A background response that is queued has a status.
     "openai-responses": ("output", "status"),
-    **dict.fromkeys(("openai-embeddings", "openai-images-generations"), ("data",)),
+    **dict.fromkeys(("openai-embeddings", "openai-images-generations", "openai-images-edits"), ("data",)),
     "anthropic-messages": ("content",),
     "anthropic-count-tokens": ("input_tokens",),
     # A request that only loads the model is done without a text.
@@ -42,6 +43,14 @@ _MEMBERS: Final = {
 
 _LISTS: Final = frozenset({"tgi-generate", "tgi-root", "sglang-generate"})
 """The routes of presets whose answers to several prompts are a list."""
+
+_NOT_JSON_ALONE: Final = frozenset(
+    {"openai-embeddings", "openai-images-generations", "openai-images-edits", "kserve-infer", "kserve-version-infer"}
+)
+"""The routes with members whose answers may be bytes: embeddings of vLLM, images, and tensors of KServe's extension."""
+
+_MEDIA: Final = frozenset({"openai-audio-speech"})
+"""The routes of presets whose whole answers are media, and never a text."""
 
 _NO_MEMBERS: Final[frozenset[str]] = frozenset()
 
@@ -89,14 +98,24 @@ class AnswerFormat:
         is_preset = route is not None and not route.source
         self.members = frozenset(_MEMBERS.get(route.name, ())) if is_preset and route is not None else _NO_MEMBERS
         """The members of which each whole answer has one; empty if the route has answers of any form."""
+        self.is_json = bool(self.members) and route is not None and route.name not in _NOT_JSON_ALONE
+        """Whether a whole answer is a JSON text, whatever its Content-Type."""
+        self.is_media = is_preset and route is not None and route.name in _MEDIA
+        """Whether a whole answer is no text."""
+        self.has_form = bool(self.members) or self.is_media
+        """Whether a whole response may be of another form than the answers of the route."""
         self._has_lists = route is not None and route.name in _LISTS
         self.wanted: Wanted = wanted_members(pointers)
         """The members of a long answer that are read."""
 
+    def is_answer(self, fields: Fields) -> bool:
+        """Whether an object has the form of the route's answers."""
+        return not self.is_media and has_one_of(fields, self.members)
+
     def is_list(self, answers: list[bytes]) -> bool:
         """Whether the elements of a list are answers of the route, by the first of them."""
         if not self.members:
-            return True
+            return not self.is_media
         first = members_of(answers[0]) if answers and self._has_lists else None
         return first is not None and not self.members.isdisjoint(first)
 

@@ -15,7 +15,7 @@ from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
 from penstock.answers.first_events import OUTPUT, UNKNOWN, kind_of_first
-from penstock.answers.held_text import HeldText, begins_container, begins_json, is_scalar
+from penstock.answers.held_text import HeldText, begins_container, begins_json, is_readable, is_scalar
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
@@ -29,7 +29,6 @@ from penstock.answers.values import (
     finish_reason_in,
     first_text,
     has_output,
-    is_answer,
     item_ids_in,
     list_of,
 )
@@ -154,7 +153,8 @@ class AnswerParser:
         if self._kind == JSON:
             held = self._held
             begins_other = held.size_bytes > 0 and held.first[:1] not in _JSON_STARTS
-            if self.ended or (begins_other and not self.needs_answer):
+            may_be_other = self.needs_answer and not (self._format.is_media and not is_readable(held.first))
+            if self.ended or (begins_other and not may_be_other):
                 return False
             return held.size_bytes < MIN_DECIDED_BYTES or (held.may_be_error and held.size_bytes <= MAX_UNDECIDED_BYTES)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
@@ -245,14 +245,15 @@ class AnswerParser:
         elif self._held.size_bytes:
             text, self.begun = self._held.take().removeprefix(_BOM), True
             self._read_record(text, counts=False)
-            if self.needs_answer and text[:1] != b"{" and self.error is None and is_scalar(text):
+            is_other = is_scalar(text) or (self._format.is_media and is_readable(text))
+            if self.needs_answer and text[:1] != b"{" and self.error is None and is_other:
                 self.error = NO_ANSWER
             if self.needs_json and not (self.ended and text[:1] == b"{"):
                 is_json = self.ended if begins_container(text) else is_scalar(text)
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
-        elif complete and self.needs_answer and self._kind == JSON and not self.begun:
+        elif complete and self.needs_answer and self._kind == JSON and not (self.begun or self.is_unreadable):
             self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON
@@ -376,7 +377,7 @@ class AnswerParser:
                 return False
         elif self._kind == JSON:
             self.ended = True
-            if self.needs_answer and not is_answer(fields, self._format.members):
+            if self.needs_answer and not self._format.is_answer(fields):
                 self.error = error_in(fields) or NO_ANSWER
         return self._read_fields(fields, counts=counts)
 
@@ -448,6 +449,8 @@ class AnswerParser:
         assert reducer is not None
         if self._kind == JSON:
             self.ended = self.ended or reducer.complete
+            if self.needs_answer and self._format.is_media and self.ended:
+                self.error = NO_ANSWER
         result = reducer.result()
         fields = members_of(result)
         if fields is not None:

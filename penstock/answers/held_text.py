@@ -15,6 +15,7 @@ _CONTAINERS: Final = (b"{", b"[")
 _OTHER_STARTS: Final = b'"-0123456789\xef'
 _WORDS: Final = (b"null", b"true", b"false", b"NaN")
 _SCALAR: Final = re.compile(rb'\s*(?:null|true|false|NaN|[-+.0-9eE]+|".*")\s*', re.DOTALL)
+_READABLE: Final = re.compile(rb"[\t\n\r -~]*")
 
 _OVERLAP_BYTES: Final = len(ERROR_MARK) - 1
 
@@ -35,6 +36,11 @@ def begins_json(part: bytes) -> bool:
 def is_scalar(text: bytes) -> bool:
     """Whether a text is a JSON string, a number or a word."""
     return _SCALAR.fullmatch(text) is not None
+
+
+def is_readable(text: bytes) -> bool:
+    """Whether a text has the characters of a message in ASCII alone, as no media has."""
+    return _READABLE.fullmatch(text) is not None
 
 
 class HeldText:

@@ -38,8 +38,8 @@ _NULL: Final = b"null"
 _NO_DELTA: Final = b'"message_delta"'
 
 
-def is_answer(fields: Fields, members: Set[str]) -> bool:
-    """Whether an object has one of the members of a route's answers; True if `members` is empty."""
+def has_one_of(fields: Fields, members: Set[str]) -> bool:
+    """Whether an object has one of `members`, and not as null; True if `members` is empty."""
     if not members:
         return True
     found = [fields[name] for name in members if name in fields]

@@ -469,6 +469,9 @@ FOREIGN = (
 """Streams without an event of a chat."""
 
 
+OTHER_HEAD = b"HTTP/1.1 200 OK\r\n%b"
+KINDS = (b"", b"Content-Type: application/octet-stream\r\n", b"Content-Type: image/png\r\n")
+
 PAGE = b"<!doctype html><title>Sign in</title>"
 PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
@@ -483,6 +486,7 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
         (responds(b"busy", head=PAGE_HEAD.replace(b"html", b"plain")), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
         (responds(b"not found"), STREAM, 502, 502),
+        *((responds(b"busy", head=OTHER_HEAD % kind), asked, 502, 200) for kind in KINDS for asked in (PLAIN, STREAM)),
         *((responds(body), PLAIN, 502, 200) for body in OTHERS),
         *((responds(body), STREAM, 502, 200 if body[:1] in b"{[" and body else 502) for body in OTHERS),
         (responds(b'{"foo": 1}', head=b"HTTP/1.1 202 Accepted\r\n"), PLAIN, 502, 202),
@@ -506,6 +510,32 @@ async def test_what_is_no_answer_is_an_error_of_the_engine(
         assert endpoint.ejection.failures == 1
         as_own(agent)
         assert (await ask(agent, body=body_of(asked))).status == of_own_route
+
+
+AUDIO = b"RIFF\x24\x00\xff\x7fWAVE"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_audio"),
+    [
+        (AUDIO, True),
+        (b"{" + AUDIO, True),
+        (b"\x00" * 600_000, True),
+        *((body, False) for body in (*OTHERS, b"busy", b'{"error": {"message": "x"}}', b'["' + b"x" * 600_000 + b'"]')),
+    ],
+)
+@pytest.mark.parametrize("stated", [b"", b"application/octet-stream", b"audio/wav", b"application/json", b"text/plain"])
+async def test_speech_is_no_text(tmp_path: Path, body: bytes, stated: bytes, *, is_audio: bool) -> None:
+    spoken = body_of({"model": MODEL, "input": "hello", "voice": "a"})
+    head = OTHER_HEAD % (b"Content-Type: %b\r\n" % stated if stated else b"")
+    async with engine(responds(body, head=head)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=spoken, path="/v1/audio/speech")
+        is_ok = (is_audio and stated[-4:] != b"json" and stated[:4] != b"text") or (stated == b"audio/wav" and body != b"")
+        assert agent.counted() == {"ok" if is_ok else "engine_error": 1}
+        if is_ok:
+            assert (answer.status, answer.body) == (200, body)
+        elif len(body) < MIN_DECIDED_BYTES:
+            assert answer.status == 502
 
 
 @pytest.mark.parametrize("stated", [b"application/json", b"text/plain", b"application/x-ndjson"])

@@ -26,11 +26,14 @@ Not Final: mypyc would copy the value into the code, where tests cannot change i
 MAX_KINDS: Final = 256
 
 _UNREAD: Final = -1
-_UNSTATED: Final = -2
-"""A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
+_BYTES: Final = -2
+"""A Content-Type that does not tell events from a JSON text: any bytes."""
 
-_TEXT: Final = -3
-"""As _UNSTATED, but text, such as the page of a proxy which asks for a sign-in: no answer on routes of presets with
+_UNSTATED: Final = -3
+"""As _BYTES, but no Content-Type: as _TEXT, unless the answers of the route are media."""
+
+_TEXT: Final = -4
+"""As _BYTES, but text, such as the page of a proxy which asks for a sign-in: no answer on routes of presets with
 requests in JSON, unless it is JSON or events. Routes of a policy may respond with any text."""
 
 _OK: Final = Outcome.OK
@@ -129,16 +132,19 @@ def intake_of(
         hides_usage: whether the agent asked for the usage of the stream, and not the client.
     """
     by_name, streaming, answer_format = head.by_name, estimate.streaming, formats.of(route)
-    if not 200 <= head.status < 300 or (head.status in NO_BODY_STATUSES and not answer_format.members):
+    if not 200 <= head.status < 300 or (head.status in NO_BODY_STATUSES and not answer_format.has_form):
         return None
     length = by_name.get(b"content-length")
-    if length == b"0" and not (streaming or answer_format.members):
+    is_empty = length == b"0" or head.status in NO_BODY_STATUSES
+    if is_empty and not (streaming or answer_format.has_form):
         return None
     content_type = by_name.get(b"content-type", b"")
     stated = _kinds.get(content_type)
     if stated is None:
         stated = _kind_of(content_type)
-    if stated == _UNREAD:
+    if (stated == _UNREAD or stated == _BYTES) and answer_format.is_json:
+        stated = _TEXT
+    if stated == _UNREAD and not (is_empty and answer_format.has_form):
         return None
     coding = by_name.get(b"content-encoding", b"")
     if coding:
@@ -147,13 +153,14 @@ def intake_of(
     kind = stated
     has_events = streaming and (route is None or route.stream is _SSE_KIND)
     has_lines = streaming and route is not None and route.stream is _LINES_KIND
-    if stated <= _UNSTATED:
+    if stated < JSON:
         kind = EVENTS if has_events else JSON
     if has_lines and stated != EVENTS:
         kind = LINES
-    if answer_format.members and (length == b"0" or head.status in NO_BODY_STATUSES):
+    if answer_format.has_form and is_empty:
         kind = JSON
-    is_text = stated == _TEXT and (route is None or (not route.source and route.body is _JSON_BODY))
+    is_text = stated == _TEXT or (stated == _UNSTATED and not answer_format.is_media)
+    is_text = is_text and (route is None or (not route.source and route.body is _JSON_BODY))
     if_json = if_events = None
     if has_lines and kind != stated and not coding:
         if_json = AnswerParser(answer_format, JSON, coding, False)
@@ -161,7 +168,7 @@ def intake_of(
         if kind == JSON:
             if_events = AnswerParser(answer_format, EVENTS, coding, hides_usage)
             if_events.choices, if_events.needs_event = estimate.ask.count, True
-        elif stated <= _UNSTATED:
+        elif stated < JSON:
             if_json = AnswerParser(answer_format, JSON, coding, False)
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
     intake.parser.needs_event = streaming and (stated >= JSON or is_text)
@@ -169,9 +176,9 @@ def intake_of(
     closes = length is None and b"transfer-encoding" not in by_name
     needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
     intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end
-    if head.status == 206 and not answer_format.members:
+    if head.status == 206 and not answer_format.has_form:
         intake.parser.needs_json = False
-    intake.parser.needs_answer = bool(answer_format.members)
+    intake.parser.needs_answer = answer_format.has_form
     if if_json is not None:
         if_json.needs_answer = intake.parser.needs_answer
     intake.needs_json = kind == LINES and (stated >= JSON or is_text) and not coding
@@ -181,8 +188,10 @@ def intake_of(
 def _kind_of(content_type: bytes) -> int:
     media_type = content_type.partition(b";")[0].strip().lower()
     kind = _UNREAD
-    if not media_type or media_type == b"application/octet-stream":
+    if not media_type:
         kind = _UNSTATED
+    elif media_type == b"application/octet-stream":
+        kind = _BYTES
     elif media_type.startswith(b"text/"):
         kind = _TEXT
     if media_type == EVENT_STREAM_TYPE:
