@@ -62,9 +62,9 @@ class Account:
         if is_token and not estimate.ask.uses_tokens:
             self.usage = _NOTHING
             return
-        if reported is not None and is_final:
+        if reported is not None and is_final and reported.answer_is_known:
             self.measured_usage = reported
-            if reported.prompt_tokens or not is_token:
+            if (reported.prompt_tokens and reported.prompt_is_known) or not is_token:
                 self.usage = reported
                 return
             # No prompt has zero tokens: Ollama omits their number if the whole prompt was cached.
@@ -76,7 +76,7 @@ class Account:
         if reported is not None:
             prompt_tokens, cached_tokens = reported.prompt_tokens, reported.cached_tokens
             answer_tokens = max(answer_tokens, reported.answer_tokens)
-        elif delivered < 0:
+        if delivered < 0 and (reported is None or not reported.answer_is_known):
             answer_tokens = _tokens(estimate.work.decode_s, estimate.cost.output_unit_s)
         if not prompt_tokens:
             prompt_tokens = _tokens(estimate.work.prefill_s, estimate.cost.input_unit_s)

@@ -68,7 +68,7 @@ class AnswerFormat:
         """
         usage = route.usage if route is not None else UsageFields()
         self.route = route
-        self.places = UsagePlaces(usage)
+        self.places = UsagePlaces(usage, generates=route is None or route.cost.generates)
         self.is_openai = msgspec.structs.replace(usage, request="") == UsageFields()
         """Whether the usage is where OpenAI's chats and completions have it (`openai_answer`)."""
         self.has_indexes = "/meta_info" in usage.objects

@@ -136,6 +136,7 @@ class AnswerParser:
         """Whether the usage is that of the whole answer: its report states the output, and no output has followed."""
         usage, places = self.usage, self._format.places
         is_stated = not (self.delivered and places.answer) or (usage is not None and usage.answer_tokens > 0)
+        is_stated = is_stated and (usage is None or usage.answer_is_known)
         return is_stated and self._final_at == self.delivered
 
     @property
@@ -346,11 +347,12 @@ class AnswerParser:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
             if self._kind == JSON and not self._held.may_be_error:
-                whole = usage_of_text(data, self._format.members)
+                whole = usage_of_text(data, self._format.members, generates=self._format.places.needs_answer)
                 if whole is not None:
                     (self._usage, self.finish_reason), self.ended, self._final_at = whole, True, self.delivered
                     return False
-            read = usage_of_answer(data, self.usage) if self._kind != JSON else None
+            generates = self._format.places.needs_answer
+            read = usage_of_answer(data, self.usage, generates=generates) if self._kind != JSON else None
             if read is not None:
                 self._usage, has_choices = read
                 if has_choices:

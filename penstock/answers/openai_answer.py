@@ -20,7 +20,7 @@ _ERROR: Final = b'"error"'
 _NOTHING: Final = Usage(0, 0)
 
 
-def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | None:
+def usage_of_answer(data: bytes, before: Usage | None, *, generates: bool) -> tuple[Usage, bool] | None:
     """The usage of an answer, or of an event, without an error, and whether it has choices.
 
     Returns None if the answer must be read by place.
@@ -28,6 +28,7 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
     Args:
         data: a JSON text.
         before: the last report of the same answer, whose numbers hold where `data` reports none.
+        generates: whether answers have generated tokens.
     """
     try:
         answer = answer_decoder.decode(data)
@@ -38,11 +39,11 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
         return None
     if bytes(answer.object) == _ERROR:
         return None
-    read = _usage(usage, before)
+    read = _usage(usage, before, generates)
     return None if read is None else (read, not is_empty(answer.choices))
 
 
-def usage_of_text(text: bytes, members: Set[str]) -> tuple[Usage, str] | None:
+def usage_of_text(text: bytes, members: Set[str], *, generates: bool) -> tuple[Usage, str] | None:
     """The usage of an answer that is not streamed and contains no mark of an error, and its last finish reason.
 
     Returns None if the answer must be read by place.
@@ -50,12 +51,13 @@ def usage_of_text(text: bytes, members: Set[str]) -> tuple[Usage, str] | None:
     Args:
         text: a JSON text.
         members: the members of which each answer of the format has one; empty if it may have any.
+        generates: as of `usage_of_answer`.
     """
     try:
         answer = text_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    read = None if answer.usage is None else _usage(answer.usage, None)
+    read = None if answer.usage is None else _usage(answer.usage, None, generates)
     if read is None:
         return None
     choices = answer.choices
@@ -68,17 +70,23 @@ def usage_of_text(text: bytes, members: Set[str]) -> tuple[Usage, str] | None:
     return read, last_reason([choice.finish_reason or "" for choice in choices])
 
 
-def _usage(usage: Any, before: Usage | None) -> Usage | None:
-    if before is None:
-        before = _NOTHING
+def _usage(usage: Any, before: Usage | None, generates: bool) -> Usage | None:
+    """The usage, if each number is usable and its meaning clear; None if it must be read by place."""
     stated_prompt, stated_answer, details = usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details
+    if before is None:
+        before, answer_is_known = _NOTHING, not generates
+    elif before.prompt_is_known:
+        answer_is_known = before.answer_is_known
+    else:
+        return None
     prompt_tokens = before.prompt_tokens if stated_prompt is None else stated_prompt
     answer_tokens = before.answer_tokens if stated_answer is None else stated_answer
     if stated_prompt is None and (before is _NOTHING or stated_answer is None):
         return None
-    if not (0 <= prompt_tokens <= MAX_REPORTED_TOKENS and 0 <= answer_tokens <= MAX_REPORTED_TOKENS):
-        return None
     cached = before.cached_tokens if details is None or details.cached_tokens is None else details.cached_tokens
-    if cached < 0:
+    most = MAX_REPORTED_TOKENS
+    if not (0 <= prompt_tokens <= most and 0 <= answer_tokens <= most and 0 <= cached <= most):
         return None
-    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens))
+    if stated_answer is not None or answer_is_known:
+        return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens))
+    return Usage(prompt_tokens, 0, min(cached, prompt_tokens), True, False)

@@ -18,3 +18,7 @@ class Usage(msgspec.Struct, frozen=True):
     answer_tokens: int
     cached_tokens: int = 0
     """Prompt tokens that the engine read from its cache; included in `prompt_tokens`."""
+    prompt_is_known: bool = True
+    """Whether the engine stated the prompt tokens, and those from the cache, if any, in a usable form."""
+    answer_is_known: bool = True
+    """Whether the engine stated the answer tokens in a usable form; otherwise `answer_tokens` is 0."""

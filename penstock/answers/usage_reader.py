@@ -17,7 +17,7 @@ from penstock.routes.route import UsageFields
 
 MAX_REPORTED_TOKENS: Final = 100_000_000
 """Maximum number of tokens that a report may state, such as that of a large batch of embeddings. A report of more, of
-less than none, or of anything but a whole number is ignored."""
+less than none, or of anything but a whole number states that the number is not known, whatever was reported before."""
 
 MAX_NUMBER_CHARS: Final = 24
 
@@ -30,13 +30,18 @@ Fields = Mapping[str, Raw]
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _EMPTY: Final = frozenset({b"null", b"[]"})
 _number: Final = msgspec.json.Decoder(int | float)
+_UNUSABLE: Final = -1
+_NULL: Final = b"null"
 
 
 class UsagePlaces:
     """The places of the usage in the answers of one route, as tokens of their pointers."""
 
-    def __init__(self, fields: UsageFields) -> None:
+    def __init__(self, fields: UsageFields, *, generates: bool = True) -> None:
         """Prepare to read `fields`.
+
+        Args:
+            generates: whether answers have generated tokens, so that a report without their number is incomplete.
 
         Raises:
             ValueError: a JSON pointer is malformed.
@@ -45,6 +50,7 @@ class UsagePlaces:
         self.prompt = fields.prompt_tokens
         self.answer = fields.answer_tokens
         self.cached = fields.cached_tokens
+        self.needs_answer = generates and self.answer != ()
         self.numbers = {
             pointer: parse_pointer(pointer)
             for pointer in dict.fromkeys((*fields.prompt_tokens, *fields.answer_tokens, *fields.cached_tokens))
@@ -67,20 +73,22 @@ class ReportedUsage:
             if usage:
                 for pointer, path in self._places.numbers.items():
                     raw = usage.get(path[0]) if len(path) == 1 else value_at(usage, path)
-                    if raw is not None and (number := _count(raw)) is not None:
-                        self._numbers[pointer] = number
+                    if raw is not None and bytes(memoryview(raw)[:4]) != _NULL:
+                        self._numbers[pointer] = _count(raw)
                         found = True
         return found
 
     def add(self, other: ReportedUsage) -> None:
         """Add the numbers of another answer of the same request, such as a further element of an array of answers."""
         for pointer, number in other._numbers.items():
-            self._numbers[pointer] = self._numbers.get(pointer, 0) + number
+            before = self._numbers.get(pointer, 0)
+            self._numbers[pointer] = before + number if before >= 0 and number >= 0 else _UNUSABLE
 
     def replace(self, usage: Usage) -> None:
         """Replace the numbers by those of a later report, which was read elsewhere."""
         places = self._places
-        tokens = (usage.prompt_tokens, usage.answer_tokens, usage.cached_tokens)
+        answer_tokens = usage.answer_tokens if usage.answer_is_known else _UNUSABLE
+        tokens = (usage.prompt_tokens, answer_tokens, usage.cached_tokens)
         self._numbers = {
             pointers[0]: number
             for pointers, number in zip((places.prompt, places.answer, places.cached), tokens, strict=True)
@@ -89,16 +97,20 @@ class ReportedUsage:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage; None if neither prompt nor answer tokens were reported."""
-        prompt, answer, cached = map(self._sum, (self._places.prompt, self._places.answer, self._places.cached))
-        if prompt is None and answer is None:
+        """The usage; None if neither prompt nor answer tokens were reported in a usable form."""
+        places = self._places
+        prompt, answer, cached = map(self._sum, (places.prompt, places.answer, places.cached))
+        if (prompt is None or prompt < 0) and (answer is None or answer < 0):
             return None
-        prompt = prompt or 0
-        return Usage(prompt, answer or 0, min(cached or 0, prompt))
+        prompt_is_known = prompt is not None and prompt >= 0 and (cached is None or cached >= 0)
+        answer_is_known = answer >= 0 if answer is not None else not places.needs_answer
+        prompt = max(0, prompt or 0)
+        return Usage(prompt, max(0, answer or 0), max(0, min(cached or 0, prompt)), prompt_is_known, answer_is_known)
 
     def _sum(self, pointers: tuple[str, ...]) -> int | None:
+        """The sum of numbers; None if none is stated, _UNUSABLE if one of them is."""
         numbers = [self._numbers[pointer] for pointer in pointers if pointer in self._numbers]
-        return sum(numbers) if numbers else None
+        return None if not numbers else _UNUSABLE if _UNUSABLE in numbers else sum(numbers)
 
 
 def members_of(raw: bytes | Raw) -> dict[str, Raw] | None:
@@ -133,12 +145,12 @@ def value_at(fields: Fields, tokens: tuple[str, ...]) -> Raw | None:
     return inner.get(tokens[-1]) if inner is not None else None
 
 
-def _count(raw: Raw) -> int | None:
-    """A number of tokens; None for anything but a whole number from 0 to MAX_REPORTED_TOKENS."""
+def _count(raw: Raw) -> int:
+    """A number of tokens; _UNUSABLE for anything but a whole number from 0 to MAX_REPORTED_TOKENS."""
     if len(memoryview(raw)) > MAX_NUMBER_CHARS:
-        return None
+        return _UNUSABLE
     try:
         number: int | float = _number.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return int(number) if 0 <= number <= MAX_REPORTED_TOKENS and number == int(number) else None
+        return _UNUSABLE
+    return int(number) if 0 <= number <= MAX_REPORTED_TOKENS and number == int(number) else _UNUSABLE

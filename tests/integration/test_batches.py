@@ -133,7 +133,7 @@ async def fails_for_some(e: ScriptedEngine, received: ReceivedRequest, writer: a
     if json.loads(received.body)["input"] == "bad":
         writer.write(b'HTTP/1.1 400 Bad Request\r\nContent-Length: 17\r\n\r\n{"error":{"a":1}}')
     elif json.loads(received.body)["input"] == "no json":
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 4\r\n\r\nabcd")
     else:
         await embeds(e, received, writer)
 

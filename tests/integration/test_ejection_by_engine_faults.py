@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.answers.answer_parser import MIN_DECIDED_BYTES
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.tenants import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
@@ -21,6 +22,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
+from tests.support.chats import JSON_ANSWER
 from tests.support.clocks import AdvancingClock
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
@@ -175,7 +177,7 @@ async def stall_after_one_chunk(
 
 
 async def answer_well(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    writer.write(JSON_ANSWER)
 
 
 async def test_streams_that_stall_count_against_their_engine_and_clients_deadlines_do_not(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ async def break_for_poison(engine: ScriptedEngine, received: ReceivedRequest, wr
         await answer_well(engine, received, writer)
         return
     if b"late" in received.body:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok")
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n{"choices": "' + b"x" * MIN_DECIDED_BYTES)
         await writer.drain()
     writer.transport.abort()
 

@@ -26,7 +26,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
-from tests.support.chats import BODY, ask
+from tests.support.chats import BODY, JSON_ANSWER, ask
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
@@ -278,7 +278,7 @@ async def test_a_retry_uses_the_model_name_of_its_engine(tmp_path: Path) -> None
             return
         order.append(json.loads(received.body)["model"])
         # The engine that receives the first request has no free slot.
-        writer.write(busy if len(order) == 1 else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.write(busy if len(order) == 1 else JSON_ANSWER)
 
     async with engine(first_busy) as aliased_gpu, engine(first_busy) as plain_gpu:
         entries = (

@@ -22,7 +22,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.integration.test_burst_endpoints import PRICE, use_price
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import chunk
+from tests.support.chats import JSON_ANSWER, chunk
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.serverless import ServerlessEndpoint
@@ -107,7 +107,7 @@ async def send_a_head_alone(engine: ScriptedEngine, received: ReceivedRequest, w
 
 
 async def answer_well(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    writer.write(JSON_ANSWER)
 
 
 @asynccontextmanager

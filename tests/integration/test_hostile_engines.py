@@ -13,7 +13,7 @@ import pytest
 
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
-from tests.support.chats import BODY
+from tests.support.chats import BODY, as_own
 from tests.support.codings import gzipped
 from tests.support.sockets import RawClient, post
 from tests.support.wait import until
@@ -124,6 +124,7 @@ async def test_a_compressed_response_is_relayed_and_not_decoded(tmp_path: Path) 
 @pytest.mark.parametrize("extra", [OK.replace(b"ok", b"no"), b"garbage"])
 async def test_bytes_after_a_response_are_in_no_other_response(tmp_path: Path, extra: bytes) -> None:
     async with engine_that_sends(lambda: iter([OK + extra])) as address, running_agent(tmp_path, [address]) as agent:
+        as_own(agent)
         client = await RawClient.connect(agent.traffic)
         for _ in range(5):
             client.send(post(BODY))

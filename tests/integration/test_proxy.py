@@ -14,6 +14,7 @@ from tests.support.chats import (
     SSE_HEAD,
     answers,
     answers_after,
+    as_own,
     ask,
     chunk,
     never_responds,
@@ -67,6 +68,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 
     async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
+        as_own(agent)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(40)))
         assert [(await client.answer()).body for _ in range(40)] == [f"r{n}".encode() for n in range(40)]
 
@@ -151,6 +153,7 @@ async def test_an_engine_cannot_set_penstock_headers(tmp_path: Path) -> None:
         )
 
     async with engine(forges) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
         status, headers, _ = await ask(agent)
         assert (status, headers["x-penstock-region"]) == (200, "eu-de")
         assert "x-penstock-refusal" not in headers

@@ -12,7 +12,7 @@ import pytest
 from regional_agent.proxy import exchange
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import running_agent
-from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk
+from tests.support.chats import BODY, SSE_HEAD, answers, as_own, ask, chunk
 from tests.support.codings import gzipped
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -129,6 +129,7 @@ async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -
         writer.close()
 
     async with engine(short) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await ask(agent)
         await until(lambda: agent.held() == 0)

@@ -378,6 +378,7 @@ async def test_a_second_response_is_not_used_for_the_next_request(tmp_path: Path
         writer.write(mine + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
 
     async with engine(twice) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
         client = await RawClient.connect(agent.traffic)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(10)))
         assert [(await client.answer()).body for _ in range(10)] == [f"r{n}".encode() for n in range(10)]
@@ -407,6 +408,7 @@ async def test_a_response_may_end_with_its_connection(tmp_path: Path, headers: b
         writer.close()
 
     async with engine(closes) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
         status, _, body = await ask(agent)
         assert (status, body) == (200, b"hello")
         assert agent.counted() == {"ok": 1}

@@ -19,6 +19,7 @@ from tests.support.chats import (
     SSE_HEAD,
     answers,
     answers_after,
+    as_own,
     ask,
     chunk,
     code,
@@ -273,6 +274,7 @@ async def test_pipelining_is_bounded_and_still_answered_in_order(tmp_path: Path)
 
     async with engine(numbers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits(max_pipelined=2)) as agent:
         client = await RawClient.connect(agent.traffic)
+        as_own(agent)
         client.send(b"".join(post(BODY, f"X-Request-Id: r{n}") for n in range(60)))
         assert [(await client.answer()).body for _ in range(60)] == [f"r{n}".encode() for n in range(60)]
 
@@ -333,6 +335,7 @@ async def test_responses_to_a_client_that_does_not_read_are_bounded(tmp_path: Pa
     patience_s = 2.0
     bounds = limits(first_byte_timeout_s=patience_s)
     async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=bounds) as agent:
+        as_own(agent)
         client, connection = await deaf_client(agent)
         client.send(post(BODY) * 120)
         await until(lambda: connection.transport.write_stalled_since is not None)

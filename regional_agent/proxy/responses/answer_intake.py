@@ -142,7 +142,7 @@ def intake_of(
     stated = _kinds.get(content_type)
     if stated is None:
         stated = _kind_of(content_type)
-    if (stated == _UNREAD or stated == _BYTES) and answer_format.is_json:
+    if _BYTES <= stated < JSON and answer_format.is_json:
         stated = _TEXT
     if stated == _UNREAD and not (is_empty and answer_format.has_form):
         return None

@@ -22,6 +22,10 @@ ESTIMATE = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(
         (Usage(0, 3), 9, True, Usage(100, 3), True),
         (Usage(0, 3), -1, True, Usage(100, 3), True),
         (Usage(12, 3, 8), 9, False, Usage(12, 9, 8), True),
+        (Usage(12, 0, 8, answer_is_known=False), -1, True, Usage(12, 200, 8), True),
+        (Usage(12, 0, 8, answer_is_known=False), 9, True, Usage(12, 9, 8), True),
+        (Usage(0, 3, prompt_is_known=False), -1, True, Usage(100, 3), True),
+        (Usage(12, 3, prompt_is_known=False), -1, True, Usage(12, 3), True),
         (None, 9, False, Usage(100, 9), True),
         (None, -1, False, Usage(100, 200), True),
         # A stream of which the client received nothing.
@@ -34,7 +38,8 @@ def test_numbers_that_the_engine_does_not_report_are_estimated(
     account = Account(Outcome.OK, "", 200, 1.0, 2.0)
     account.use_tokens(ESTIMATE, reported, delivered, is_final=is_final)
     assert (account.usage, account.is_estimated) == (usage, is_estimated)
-    assert account.measured_usage == (reported if is_final else None)
+    is_measured = is_final and reported is not None and reported.answer_is_known
+    assert account.measured_usage == (reported if is_measured else None)
 
 
 def test_a_model_without_a_cost_of_input_has_no_estimated_prompt_tokens() -> None:
