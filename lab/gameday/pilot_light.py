@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from lab.gameday.credential_faults import leader_of
 from lab.gameday.fault_injection import freeze_leader, kill_region
 from lab.gameday.policy_change import change_policy
 from lab.gameday.workers import Workers
-from lab.planet.bundle import REGIONS_FILE
+from lab.planet.bundle import MODELS_FILE, REGIONS_FILE, SPILLOVER_FILE
 from lab.planet.configs import control_plane_urls, url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet, ask
 from lab.planet.topology import CHAT_8B, engine_port
@@ -36,6 +37,10 @@ AT_HOME_S = 5.0
 
 LEAD_S = 12.0
 """Time (s) from the policy to the fault, in which the traffic leaves the standby region."""
+
+TARGET_UTILISATION = 0.3
+"""Share (0-1) of the slots that the day's policy fills. The demand of the lost region then asks for more than one
+endpoint in each run: it is 1.3 to 3.3 requests per second, as a new leader has measured it."""
 
 FROZEN_S = 4.0
 """Time (s) for which the leader stands, so that another one leads: recommendations fall after ten minutes only."""
@@ -90,7 +95,12 @@ class PilotLight:
         self._ended.clear()
         self._endpoints = self._file().read_text()
         self._file().write_text(without_endpoint(self._endpoints, self._spare))
-        self._restore = change_policy(planet, {REGIONS_FILE: lambda text: pilot_light_regions(text, self._standby)})
+        changes = {
+            REGIONS_FILE: lambda text: pilot_light_regions(text, self._standby),
+            MODELS_FILE: lambda text: limited_models(text, self._models()),
+            SPILLOVER_FILE: roomy_spillover,
+        }
+        self._restore = change_policy(planet, changes)
         resume = freeze_leader(planet)
         time.sleep(FROZEN_S)
         resume()
@@ -118,7 +128,7 @@ class PilotLight:
         until, reported_s = self._ended_at + HOME_WITHIN_S, None
         while not self._home_at and time.monotonic() < until:
             takeover = self._asked("/v1/capacity/takeover").get("takeover") or {}
-            reported_s = takeover.get("ready_after_s", reported_s) or reported_s
+            reported_s = takeover.get("ready_after_s")
             if takeover.get("ended_after_s"):
                 self._home_at = time.monotonic()
             time.sleep(AUTOSCALER_EVERY_S)
@@ -165,6 +175,11 @@ class PilotLight:
         assert self._planet is not None
         where = control_plane_urls(self._planet.topology, self._planet.ports)[leader_of(self._planet)]
         return ask(where + path, self._planet.admin_token) or {}
+
+    def _models(self) -> Counter[str]:
+        """The engines of the standby region by model."""
+        assert self._planet is not None
+        return Counter(engine.model for engine in self._planet.topology.region(self._standby).engines)
 
     def _engines(self) -> list[str]:
         assert self._planet is not None
@@ -214,6 +229,20 @@ def pilot_light_regions(documents: str, standby: str) -> str:
         if region["name"] == standby:
             region["role"] = "pilot_light"
     return yaml.safe_dump_all(regions, sort_keys=False)
+
+
+def limited_models(documents: str, engines: Mapping[str, int]) -> str:
+    """Return the policy file of the models, whose maxima in a region are `engines`."""
+    models = list(yaml.safe_load_all(documents))
+    for model in models:
+        if engines.get(model["name"]):
+            model["scaling"] = {**model.get("scaling", {}), "max_endpoints": engines[model["name"]]}
+    return yaml.safe_dump_all(models, sort_keys=False)
+
+
+def roomy_spillover(document: str) -> str:
+    """Return the policy file of spillover with the target utilisation of the day."""
+    return yaml.safe_dump({**yaml.safe_load(document), "target_utilisation": TARGET_UTILISATION}, sort_keys=False)
 
 
 def without_endpoint(entries: str, name: str) -> str:

@@ -23,6 +23,8 @@ REGIONS_FILE = "regions.yaml"
 
 ROLLOUT_FILE = "rollout.yaml"
 
+SPILLOVER_FILE = "spillover.yaml"
+
 IMAGES_FILE = Path(__file__).with_name("images.yaml")
 """Policy of image jobs, which the demo adds to the shipped bundle."""
 

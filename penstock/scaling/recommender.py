@@ -66,7 +66,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     cause: Cause
     """What determines the desired number."""
     lost: str | None
-    """The region whose loss determines the number; null for other causes."""
+    """The region whose loss determines the number, or asks for more than the maximum; null for other causes."""
     requests_per_s: float
     """Measured demand of the region's own clients for the model."""
     forecast_per_s: float

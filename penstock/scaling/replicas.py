@@ -69,7 +69,7 @@ class Need(msgspec.Struct, frozen=True):
     """Expected demand whose nearest permitted region this is."""
     cause: Cause
     lost: str | None = None
-    """The region whose loss determines the number; None for other causes."""
+    """The region whose loss determines the number, or asks for more than the maximum; None for other causes."""
     exact: float = 0.0
     """The number before it is rounded up and limited."""
     measured_per_s: float = 0.0
@@ -204,7 +204,7 @@ def _limited(policy: Policy, model: str, load: _Load) -> Need:
     wanted = ceil(exact - ROUNDING)
     cause, lost = Cause.DEMAND if load.pool.max_utilisation is None else Cause.OBJECTIVE, load.lost
     if wanted > scaling.max_endpoints:
-        wanted, cause, lost = scaling.max_endpoints, Cause.MAXIMUM, None
+        wanted, cause = scaling.max_endpoints, Cause.MAXIMUM
     elif wanted < scaling.min_endpoints:
         wanted, cause, lost = scaling.min_endpoints, Cause.MINIMUM, None
     elif lost is not None:

@@ -29,7 +29,8 @@ class Takeover(msgspec.Struct, frozen=True):
     began_at: float
     """Unix time (s) of the first order of endpoints."""
     ready_after_s: float | None = None
-    """Time (s) until the standby regions had all endpoints ready that the loss asks for; null: not yet."""
+    """Time (s) until the standby regions had all endpoints ready that the loss asks for, those of a larger order that
+    followed included; null: not yet."""
     ended_after_s: float | None = None
     """Time (s) until the lost regions were back, their failback ramp included; null: not yet."""
 
@@ -52,6 +53,8 @@ class StandbyWatch:
         """Every (region, model) of that moment that had endpoints."""
         self._lost: frozenset[str] = frozenset()
         """The lost active regions at the last step."""
+        self._ordered: Mapping[tuple[str, str], int] = {}
+        """The order (endpoints by region and model) that was met when the takeover was last reported as ready."""
         self.takeover: Takeover | None = None
         """The current takeover, or the last one; None if there was none."""
 
@@ -93,11 +96,14 @@ class StandbyWatch:
             ready: the ready endpoints, by region and model.
         """
         known = self.takeover
-        if known is None or known.ready_after_s is not None or known.ended_after_s is not None:
+        if known is None or known.ended_after_s is not None:
             return
-        ordered = [key for key, need in needed.items() if need.lost in known.lost]
-        if ordered and all(ready.get(key, 0) >= needed[key].endpoints for key in ordered):
-            self.takeover = msgspec.structs.replace(known, ready_after_s=now - known.began_at)
+        ordered = {key: need.endpoints for key, need in needed.items() if need.lost in known.lost}
+        if known.ready_after_s is not None and all(self._ordered.get(key, 0) >= ordered[key] for key in ordered):
+            return
+        is_ready = bool(ordered) and all(ready.get(key, 0) >= ordered[key] for key in ordered)
+        self._ordered = ordered if is_ready else {}
+        self.takeover = msgspec.structs.replace(known, ready_after_s=now - known.began_at if is_ready else None)
 
     def _end(self, now: float) -> None:
         known = self.takeover

@@ -6,9 +6,16 @@ import pytest
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from lab.gameday.pilot_light import TakeoverDay, judge_takeover, pilot_light_regions, without_endpoint
+from lab.gameday.pilot_light import (
+    TakeoverDay,
+    judge_takeover,
+    limited_models,
+    pilot_light_regions,
+    roomy_spillover,
+    without_endpoint,
+)
 from lab.gameday.version_skew import WRONG_REVISION, expecting_models, judge_skew
-from lab.planet.bundle import MODELS_FILE, REGIONS_FILE, SHIPPED_BUNDLE
+from lab.planet.bundle import MODELS_FILE, REGIONS_FILE, SHIPPED_BUNDLE, SPILLOVER_FILE
 from lab.planet.topology import CHAT_8B
 
 GOOD = TakeoverDay(0.0, 3.0, 6.5, 4.0, 2.4, 20.0, 0.1)
@@ -49,11 +56,13 @@ def test_the_policies_of_the_days_are_valid() -> None:
         {
             **files,
             REGIONS_FILE: pilot_light_regions(files[REGIONS_FILE], "eu-es"),
-            MODELS_FILE: expecting_models(files[MODELS_FILE]),
+            MODELS_FILE: limited_models(expecting_models(files[MODELS_FILE]), {CHAT_8B: 2}),
+            SPILLOVER_FILE: roomy_spillover(files[SPILLOVER_FILE]),
         }
     )
     assert [name for name, region in policy.regions.items() if region.is_standby] == ["eu-es"]
     assert policy.models[CHAT_8B].refuse_skewed is True
+    assert (policy.models[CHAT_8B].scaling.max_endpoints, policy.spillover.target_utilisation) == (2, 0.3)
 
 
 def test_an_endpoint_is_taken_out_of_a_file() -> None:

@@ -96,6 +96,34 @@ def test_the_loss_of_an_active_region_is_ordered_in_the_pilot_light_before_its_c
     assert desired(by, policy, at(later, 70.0, 60.0, 4), later)["es"].desired_endpoints == 1
 
 
+def test_a_takeover_is_ready_again_only_when_a_larger_order_is() -> None:
+    policy, by = planned(RegionRole.PILOT_LIGHT), Recommender()
+    failed = RegionState.FAILED
+
+    def ready_after_s(now: float, de: float | None, standby: int) -> float | None:
+        desired(by, policy, at(now, de, 60.0, standby, failed if now else RegionState.HEALTHY), now)
+        return by.standby.takeover.ready_after_s if by.standby.takeover else None
+
+    assert ready_after_s(0.0, 20.0, 1) is None
+    assert ready_after_s(5.0, 20.0, 1) == 0.0, "one endpoint is enough"
+    assert ready_after_s(10.0, 90.0, 1) is None
+    assert ready_after_s(35.0, 90.0, 2) is None
+    assert ready_after_s(45.0, 90.0, 4) == 40.0
+    assert ready_after_s(55.0, 90.0, 3) == 40.0, "an endpoint that fails later is no new order"
+
+
+def test_an_order_beyond_the_maximum_is_ready_with_the_maximum() -> None:
+    policy, by = planned(RegionRole.PILOT_LIGHT), Recommender()
+    model = replace(policy.models["m"], scaling=replace(policy.models["m"].scaling, max_endpoints=3))
+    policy = replace(policy, models={"m": model})
+    desired(by, policy, at(0.0, 70.0, 60.0, 1), 0.0)
+    rows = desired(by, policy, at(5.0, None, 60.0, 1, RegionState.FAILED), 5.0)
+    assert (rows["es"].desired_endpoints, rows["es"].cause, rows["es"].lost) == (3, Cause.MAXIMUM, "de")
+    desired(by, policy, at(25.0, None, 60.0, 3, RegionState.FAILED), 25.0)
+    assert by.standby.takeover is not None
+    assert by.standby.takeover.ready_after_s == 20.0
+
+
 def test_a_drained_region_counts_as_lost_while_its_clients_still_enter_there() -> None:
     policy, by = planned(RegionRole.PILOT_LIGHT), Recommender()
     desired(by, policy, at(0.0, 70.0, 60.0, 1), 0.0)
