@@ -242,6 +242,7 @@ class AgentRuntime:
         self.responder.publish_prefixes(local.hot_prefixes, chooser.affinity, clock)
         peers = PeerTargets(region, self.config, self.peers, clock)
         self.router = Router(self.config, self.client_requests, local, peers, rng, self.tally.message_bytes)
+        self.responder.burst_offer = self.router.burst.offer
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
         files = ("endpoints", self.endpoints.sources), ("geoip", self.locator.geoip)

@@ -3,7 +3,7 @@
 A request uses it if policy has a price for its model in the region, no slot of the region's own endpoints is free, and
 it would be refused otherwise or starts sooner by more than the price counts as latency
 (`Objective.latency_ms_per_cost`). Other regions precede it: their slots are paid for already, so that only the egress
-to them costs money.
+to them costs money. The burst endpoints of other regions come last (`penstock.routing.burst_regions`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,23 @@ class BurstStart(NamedTuple):
     """Expected time (s) until the server runs; 0 if it runs."""
     service_s: float
     """Expected time (s) of the request on a server that runs."""
+    trip_s: float = 0.0
+    """Round trip (s) to the region of the endpoint."""
+    egress: float = 0.0
+    """What the traffic to that region costs."""
+
+    @property
+    def start_s(self) -> float:
+        """Expected time (s) until the request starts."""
+        return self.trip_s + self.cold_s
 
     def cost(self, terms: BurstPool) -> float:
         """What the request is expected to cost."""
-        return terms.cost_per_second * (self.cold_s + self.service_s)
+        return terms.cost_per_second * (self.cold_s + self.service_s) + self.egress
+
+    def price_s(self, policy: Policy, terms: BurstPool) -> float:
+        """The cost as latency (s)."""
+        return self.cost(terms) * policy.objective.latency_ms_per_cost / MS_PER_S
 
 
 class Verdict(NamedTuple):
@@ -78,19 +91,18 @@ def why_not(policy: Policy, terms: BurstPool | None, otherwise: Otherwise, start
         return Verdict(Reason.BURST_WITHOUT_PRICE, "burst: the region has no price for the model in the policy")
     if otherwise.free_slots:
         return Verdict(Reason.BURST_NOT_NEEDED, f"burst: {otherwise.free_slots} slots of the region are free")
-    if start.cold_s >= otherwise.left_s:
+    if start.start_s >= otherwise.left_s:
         return Verdict(
-            Reason.BURST_NOT_NEEDED, f"burst: a cold start of {start.cold_s:.0f} s ends after the request's deadline"
+            Reason.BURST_NOT_NEEDED, f"burst: a cold start of {start.start_s:.0f} s ends after the request's deadline"
         )
     if otherwise.wait_s == inf:
         return None
-    cost = start.cost(terms)
-    price_s = cost * policy.objective.latency_ms_per_cost / MS_PER_S
-    if otherwise.wait_s <= start.cold_s + price_s:
+    price_s = start.price_s(policy, terms)
+    if otherwise.wait_s <= start.start_s + price_s:
         return Verdict(
             Reason.BURST_COSTS_MORE,
-            f"burst: would start in {start.cold_s:.1f} s, and costs {cost:.4g}, which counts as {price_s:.1f} s; a slot"
-            f" is expected in {otherwise.wait_s:.1f} s",
+            f"burst: would start in {start.start_s:.1f} s, and costs {start.cost(terms):.4g}, which counts as"
+            f" {price_s:.1f} s; a slot is expected in {otherwise.wait_s:.1f} s",
         )
     return None
 

@@ -13,7 +13,9 @@ from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
+from penstock.pools.burst import Otherwise
 from penstock.routing.batch_placement import batch_options
+from penstock.routing.burst_regions import burst_region
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import (
     NO_CLOSURES,
@@ -117,6 +119,30 @@ def decide(
     if isinstance(options, Refusal):
         return options
     return within_mask(Decision(residency, draw(options, rng, request.session), options))
+
+
+def decide_burst(
+    policy: Policy,
+    plan: RegionPlan | None,
+    residency: Mask,
+    request: RegionRequest,
+    views: Mapping[str, RegionView],
+    otherwise: Otherwise,
+    service_s: float,
+) -> RegionChoice | None:
+    """Selects another region's burst endpoint for a request that `decide` refused, within the mask; None for none.
+
+    Args:
+        otherwise: what becomes of the request at the origin.
+        service_s: expected time (s) of the request on a server that runs.
+    """
+    closures = _closures(policy, plan, request)
+    class_plan = plan.lookup(request.model, request.permitted.name) if plan is not None else None
+    choice = burst_region(policy, class_plan, request, views, closures, otherwise, service_s)
+    if choice is None:
+        return None
+    within = within_mask(Decision(residency, choice, (RegionOption(choice, 1.0),)))
+    return within.choice if isinstance(within, Decision) else None
 
 
 def is_servable(

@@ -49,6 +49,10 @@ class RegionView(msgspec.Struct, frozen=True):
     """Slots of another region that are in use or promised: by its last answer, and by what was sent there since."""
     extends_text: bool = False
     """Whether a ready endpoint of the region can extend the text of an answer."""
+    burst_room: int = 0
+    """Requests of this origin that burst endpoints of another region may serve now."""
+    burst_start_s: float = 0.0
+    """Expected time (s) until a server of these endpoints runs; 0 if one runs."""
 
 
 class RegionChoice(msgspec.Struct, frozen=True):
@@ -59,6 +63,8 @@ class RegionChoice(msgspec.Struct, frozen=True):
     spends_credit: bool
     """Whether the request exceeds the plan's share and uses one spill credit of the region."""
     rejected: tuple[Rejection, ...] = ()
+    uses_burst: bool = False
+    """Whether a burst endpoint of the region is to serve the request, since no region has a slot for it."""
 
 
 class RegionOption(msgspec.Struct, frozen=True):

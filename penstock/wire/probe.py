@@ -71,6 +71,10 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     slots that is lower than the target utilisation."""
     extends_text: bool = False
     """Whether a ready endpoint can extend a text, so that the region can continue a stream of another one."""
+    burst_room: int = 0
+    """Requests of other regions that the agent's part of the burst endpoints can serve; earlier releases state none."""
+    burst_start_s: float = 0.0
+    """Expected time (s) until a server of these endpoints runs; 0 if one runs."""
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):
@@ -142,6 +146,8 @@ def _is_possible(answer: ProbeResponse) -> bool:
         and 0 <= readiness.batch_credits <= MAX_WANTED
         and 0 <= readiness.slots <= MAX_SLOTS
         and 0 <= readiness.in_use <= MAX_SLOTS
+        and 0 <= readiness.burst_room <= MAX_SLOTS
+        and 0.0 <= readiness.burst_start_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.context_tokens <= MAX_CONTEXT_TOKENS
         for readiness in answer.models.values()
     )

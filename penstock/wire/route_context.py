@@ -96,6 +96,9 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of engines of other regions that failed after they received the request."""
     may_end_engines: bool = False
     """Whether one of them broke the connection or stopped responding."""
+    for_burst: bool = False
+    """Whether the request has no credit and is to be served by a burst endpoint, or by a slot that is free beyond all
+    credits; it waits for neither."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""

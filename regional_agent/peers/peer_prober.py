@@ -200,6 +200,12 @@ class PeerProber:
         if peer is not None:
             peer.spend_batch(model, self._clock())
 
+    def spend_burst(self, region: str, model: str) -> None:
+        """Count a request that is sent to a burst endpoint of a region."""
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.spend_burst(model)
+
     def request_failed(self, region: str, address: Address) -> None:
         """Record a failed request to an agent, and probe the region at once."""
         peer = self.regions.get(region)
@@ -293,7 +299,7 @@ class PeerProber:
         if serves and not current.can_serve:
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
-        if any(model.credits or model.batch_credits for model in answer.models.values()):
+        if any(model.credits or model.batch_credits or model.burst_room for model in answer.models.values()):
             self._credits.on_granted()
 
     async def _answer(

@@ -44,6 +44,8 @@ class PeerAgent:
         """Batch requests by model that were sent to the region on credits of the agent since its newest response."""
         self.held_batch_credits = HeldCredits()
         """The batch credits that the agent has granted."""
+        self.burst_sent: dict[str, int] = {}
+        """Requests by model that were sent to burst endpoints of the region since the newest response of the agent."""
         self.sketch: Sketch = EMPTY
         """The prompt beginnings that the agent's region holds, as the agent last published them."""
         self.prefix_digest = 0
@@ -103,6 +105,7 @@ class PeerRegion:
             self.reachable = (*self.reachable, address)
         agent.answer = answer
         agent.batch_sent.clear()
+        agent.burst_sent.clear()
         agent.take_sketch(answer)
         self._last_ready = self._ready_models()
         agent.rejection_logged = False
@@ -224,11 +227,18 @@ class PeerRegion:
                 self._views.pop(model, None)
                 return
 
+    def spend_burst(self, model: str) -> None:
+        """Count a request that is sent to a burst endpoint of the region."""
+        for agent in self.agents.values():
+            agent.burst_sent[model] = agent.burst_sent.get(model, 0) + 1
+        self._views.pop(model, None)
+
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
         waits, credits, batch_room, until = [], 0, 0, inf
         slots = in_use = sent = 0
         extends_text = False
         contexts: list[int] = []
+        burst_room, burst_start_s = 0, 0.0
         for agent in self.agents.values():
             readiness = agent.answer.models.get(model) if agent.answer is not None else None
             if readiness is None:
@@ -241,6 +251,10 @@ class PeerRegion:
                 if readiness.slots and readiness.in_use >= in_use:
                     slots, in_use = readiness.slots, readiness.in_use
                 sent += agent.batch_sent.get(model, 0)
+            room = readiness.burst_room - agent.burst_sent.get(model, 0)
+            # Each agent of a region knows all requests at its burst endpoints.
+            if room > burst_room:
+                burst_room, burst_start_s = room, readiness.burst_start_s
             available = agent.held_credits.available(self.name, model, now)
             if available > 0:
                 credits += available
@@ -264,6 +278,8 @@ class PeerRegion:
             slots=slots,
             in_use=in_use + sent,
             extends_text=extends_text,
+            burst_room=burst_room,
+            burst_start_s=burst_start_s,
         )
         return view, until
 

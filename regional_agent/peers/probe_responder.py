@@ -49,6 +49,8 @@ class ProbeResponder:
         """Returns whether clients may enter at this agent."""
         self.on_wanted: Callable[[str, str], None] = lambda origin, model: None
         """Called with the origin and the model if another region asks for a model of which no endpoint is ready."""
+        self.burst_offer: Callable[[str, Policy], tuple[int, float]] = lambda model, policy: (0, 0.0)
+        """Returns how many requests for a model burst endpoints can serve, and when (s) a server of them runs."""
         self._region = agent.region
         self._agent = agent.name
         self._sessions = sessions
@@ -109,6 +111,9 @@ class ProbeResponder:
         pool = self._endpoints.pool(model)
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
+        plan = self._config.plan
+        is_closed = plan is not None and self._region in plan.closed_for(model)
+        burst_room, burst_start_s = (0, 0.0) if is_closed else self.burst_offer(model, policy)
         in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
         return ModelReadiness(
             pool.ready > 0,
@@ -119,4 +124,6 @@ class ProbeResponder:
             min(MAX_SLOTS, pool.slots),
             in_use,
             pool.extends_text,
+            min(MAX_SLOTS, burst_room),
+            min(MAX_EXPECTED_WAIT_S, burst_start_s),
         )

@@ -1,4 +1,5 @@
-"""Sends requests to burst endpoints of this region while none of its own slots is free (`penstock.pools.burst`)."""
+"""Sends requests to burst endpoints while no slot is free: to those of this region (`penstock.pools.burst`), and
+requests of other regions that have no other target (`penstock.routing.burst_regions`)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from regional_agent.routing.queue_dispatcher import CREDIT_WAIT_S
 from regional_agent.telemetry.label_values import RequestKind
 
 IDLE_REGION_S: Final = CREDIT_WAIT_S / 2.0
-"""Time (s) since its arrival for which a request waits for the credit of an idle region before it costs money here:
+"""Maximum time (s) since its arrival for which a request waits for the credit of an idle region before it costs money:
 shorter than it may wait for the credit at all."""
 
 MAX_SERVERS: Final = 1_000
@@ -67,11 +68,37 @@ class BurstTargets:
             in_turn: the request is at the head of the admission queue.
             idle_elsewhere: another region may soon grant a credit for the request.
         """
-        if idle_elsewhere and now - context.received_at < IDLE_REGION_S:
+        if idle_elsewhere and awaits_idle_region(context, now):
             return None
         if context.is_batch and not in_turn and self._local.queue.must_queue(context):
             return None
-        return self._place(context, self._otherwise(context, now, in_turn=in_turn), now)
+        return self._place(context, self.otherwise(context, now, in_turn=in_turn), now)
+
+    def place_of_origin(self, context: RequestContext, now: float) -> LocalAttempt | None:
+        """Reserve a burst endpoint for a request that another region has no target for; None if there is no room."""
+        return self._place(context, Otherwise(0, inf, context.deadline_at - now), now)
+
+    def offer(self, model: str, policy: Policy) -> tuple[int, float]:
+        """Return how many requests of other regions the burst endpoints can serve, and the time (s) until a server of
+        them is expected to run."""
+        pool, terms = self._local.endpoints.burst_pool(model), self._terms(policy, model)
+        if terms is None or not pool.ready:
+            return 0, 0.0
+        free = [each for each in pool.endpoints if each.view.takes_more]
+        room = sum(max(0, each.view.slots - each.view.in_flight) for each in free)
+        return room, min((self._start(each, model, terms, each.now()).cold_s for each in free), default=0.0)
+
+    def may_serve_elsewhere(self, context: RequestContext, refusal: Refusal) -> bool:
+        """Whether a burst endpoint of another region may serve a request that has no target, by the policy's prices."""
+        if refusal.reason not in _LACKS_ROOM or context.route_context is not None or context.is_batch:
+            return False
+        if context.extends_text or context.left_region:
+            return False
+        regions = context.policy.regions
+        others = context.residency.permitted.regions - {self._local.region}
+        return _occupies_any_slot(context) and any(
+            name in regions and regions[name].burst_of(context.model) is not None for name in others
+        )
 
     def place_before_spillover(self, context: RequestContext, server: str, now: float) -> LocalAttempt | None:
         """Reserve a burst endpoint for a request that would spill to `server`, if that costs more; else None."""
@@ -79,10 +106,10 @@ class BurstTargets:
         terms = self._terms(context.policy, context.model)
         if model is None or terms is None or not self._local.endpoints.burst_pool(context.model).ready:
             return None
-        cost = BurstStart(0.0, self._service_s(context.model)).cost(terms)
+        cost = BurstStart(0.0, self.service_s(context.model)).cost(terms)
         if not precedes_spillover(context.policy, self._local.region, server, context.model, cost):
             return None
-        return self._place(context, self._otherwise(context, now, in_turn=False), now, may_start=False)
+        return self._place(context, self.otherwise(context, now, in_turn=False), now, may_start=False)
 
     def has_another_here(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
         """Whether an endpoint of this region besides those `tried` can serve a request: one of its own, or a burst
@@ -152,7 +179,8 @@ class BurstTargets:
         self.used_s[model] += used_s
         self.cost[model] += cost
 
-    def _otherwise(self, context: RequestContext, now: float, *, in_turn: bool) -> Otherwise:
+    def otherwise(self, context: RequestContext, now: float, *, in_turn: bool) -> Otherwise:
+        """Return what becomes of a request without burst endpoints."""
         local, model = self._local, context.model
         pool = local.endpoints.pool(model)
         known = context.policy.models.get(model)
@@ -177,14 +205,15 @@ class BurstTargets:
     def _free(self, model: str, excluded: frozenset[str] = NO_ENDPOINTS) -> int:
         return free_slots(view for view in self._local.endpoints.pool(model).views if view.name not in excluded)
 
-    def _service_s(self, model: str) -> float:
+    def service_s(self, model: str) -> float:
+        """Return the expected time (s) of a request on a server that runs."""
         own = self._local.endpoints.pool(model)
         return own.service_s if own.ready else self._local.endpoints.burst_pool(model).service_s
 
     def _start(self, endpoint: Endpoint, model: str, terms: BurstPool | None, now: float) -> BurstStart:
         server, running = self._server(endpoint), endpoint.view.in_flight
         cold_s = 0.0 if terms is None else server.runs_in_s(terms, running, now)
-        return BurstStart(cold_s, self._service_s(model))
+        return BurstStart(cold_s, self.service_s(model))
 
     def _server(self, endpoint: Endpoint) -> ServerState:
         server = self._servers.get(endpoint.name)
@@ -199,14 +228,26 @@ class BurstTargets:
         return None if region is None else region.burst_of(model)
 
 
+def awaits_idle_region(context: RequestContext, now: float) -> bool:
+    """Whether a request still waits for the credit of an idle region, which is free: for half its wait at most."""
+    return now - context.received_at < min(IDLE_REGION_S, context.max_wait_s / 2.0)
+
+
 def _may_burst(context: RequestContext, region: str, terms: BurstPool) -> bool:
     """Whether residency permits the region, and a request is not about objects, which only the endpoint that created
     them serves, nor of a batch for which policy or this region pays nothing."""
-    route = context.request.route
     return (
         region in context.residency.permitted.regions
         and (not context.is_batch or (terms.for_batches is True and context.route_context is None))
-        and not context.needs_object
+        and _occupies_any_slot(context)
+    )
+
+
+def _occupies_any_slot(context: RequestContext) -> bool:
+    """Whether a request occupies a slot, of whichever endpoint."""
+    route = context.request.route
+    return (
+        not context.needs_object
         and not context.client_object
         and not (route is not None and route.creates_objects)
         and occupies_slot(context)

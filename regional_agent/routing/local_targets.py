@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
+from penstock.fleet.expected_wait import headroom_slots
 from penstock.health.engine_kinds import ENGINES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
@@ -98,6 +99,13 @@ class LocalTargets:
             return 1
         preempts = context.policy.preempts_batch(context.model)
         return self.queue.idle_slots(context.model, context.max_use, preempts=preempts)
+
+    def uncommitted_slots(self, context: RequestContext) -> int:
+        """Return how many slots below the target utilisation are free that no waiting request and no credit needs."""
+        model, target = context.model, context.policy.spillover.target_utilisation
+        pool, queue = self.endpoints.pool(model), self.queue
+        needed = pool.in_flight + queue.waiting(model) + queue.promised(model)
+        return min(headroom_slots(needed, pool.slots, target), queue.idle_slots(model, 1.0))
 
     def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
         """Whether an endpoint besides those `tried` is ready that can serve a request."""

@@ -51,6 +51,8 @@ class PeerTargets:
             self._peers.spend_batch(where.region, context.model)
         elif where.spends_credit:
             self._peers.spend(where.region, context.model)
+        elif where.uses_burst:
+            self._peers.spend_burst(where.region, context.model)
         request, wall, now = context.request, time.time(), self._clock()
         route_context = RouteContext(
             request_id=context.request_id,
@@ -77,5 +79,6 @@ class PeerTargets:
             preemptions=context.preemptions,
             failed_engines=context.broken + context.failed_elsewhere,
             may_end_engines=context.may_end_engines,
+            for_burst=where.uses_burst,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

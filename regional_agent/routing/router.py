@@ -21,7 +21,7 @@ from penstock.planning.plan import ArcReason
 from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.batch_price import BatchWork, batch_work
-from penstock.routing.decision import decide, is_servable
+from penstock.routing.decision import decide, decide_burst, is_servable
 from penstock.routing.hot_prefixes import SHORTEST
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
 from penstock.routing.reasons import Reason, Refusal
@@ -41,7 +41,7 @@ from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
 from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.burst_targets import BurstTargets
+from regional_agent.routing.burst_targets import BurstTargets, awaits_idle_region
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
@@ -154,6 +154,8 @@ class Router:
         if isinstance(target, Refusal) and not context.left_region and self.burst.may_serve(context.model, target):
             idle = self._may_leave(context, now)
             target = self.burst.place(context, now, in_turn=in_turn, idle_elsewhere=idle) or target
+        if isinstance(target, Refusal) and self.burst.may_serve_elsewhere(context, target):
+            target = self._burst_elsewhere(context, now, in_turn=in_turn) or target
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             context.attempts += 1
         return target
@@ -202,6 +204,8 @@ class Router:
         location = context.object_location
         if location is not None and location.region != self.region and context.needs_object:
             return self._saturated(context, f"the request was queued in {location.region}, which has the object", now)
+        if context.route_context is not None and context.route_context.for_burst:
+            return self._saturated(context, f"no burst endpoint of {self.region} is free", now)
         if context.is_batch and context.route_context is not None:
             return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)
@@ -231,7 +235,7 @@ class Router:
             region: reason
             for region, reason in context.tried_regions.items()
             if reason not in (Reason.SATURATED, Reason.MODEL_NOT_READY)
-            or (region != self.region and not self._has_credit(region, context, now))
+            or (region != self.region and not self._has_room(region, context, now))
         }
         context.tried_endpoints -= context.busy_endpoints
         context.busy_endpoints = NO_NAMES
@@ -246,9 +250,9 @@ class Router:
         )
         return None if waits else target
 
-    def _has_credit(self, region: str, context: RequestContext, now: float) -> bool:
+    def _has_room(self, region: str, context: RequestContext, now: float) -> bool:
         view = self._peers.view(region, context.model, now)
-        return (view.batch_room if context.is_batch else view.credits) > 0
+        return (view.batch_room if context.is_batch else view.credits or view.burst_room) > 0
 
     def _object_target(
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
@@ -284,7 +288,14 @@ class Router:
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""
         target: LocalAttempt | Reason = Reason.NONE_READY
-        if not context.left_region:
+        assert context.route_context is not None
+        if context.route_context.for_burst:
+            # The request has no credit: its own slots are those that no credit of another origin may use.
+            if self.local.uncommitted_slots(context) > 0:
+                target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=False)
+            if isinstance(target, Reason):
+                target = self.burst.place_of_origin(context, now) or Reason.SATURATED
+        elif not context.left_region:
             target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
@@ -349,6 +360,24 @@ class Router:
             context.tried(where.region, target)
             if target is _TOO_LONG:
                 self.local.exclude_shorter(context, views)
+
+    def _burst_elsewhere(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | None:
+        """Select a burst endpoint of another region for a request without a target; None if none is worth its cost."""
+        policy, tried = self._config.policy, context.tried_regions
+        assert policy is not None
+        # As for burst endpoints of this region, a credit of an idle region may come first.
+        if awaits_idle_region(context, now) and self._may_leave(context, now):
+            return None
+        burst, region, permitted = self.burst, self.region, context.residency.permitted
+        views = self._views_for(context, now)
+        if not any(view.burst_room for view in views.values()):
+            return None
+        otherwise = burst.otherwise(context, now, in_turn=in_turn)
+        request = RegionRequest(region, context.model, permitted, tried)
+        service_s = burst.service_s(context.model)
+        where = decide_burst(policy, self._config.plan, context.residency, request, views, otherwise, service_s)
+        target = None if where is None else self._peers.forward(context, where)
+        return target if isinstance(target, ForwardedAttempt) else None
 
     def _batch_target(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Select the cheapest region with idle slots; if its agent refuses, exclude it and select again."""

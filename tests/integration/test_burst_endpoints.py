@@ -37,9 +37,9 @@ PRICE = BurstPool((MODEL,), cost_per_second=0.5, cold_start_s=0.01, idle_s=60.0)
 """Cheap enough for any wait of a second at the rate of the policies below."""
 
 
-def use_price(agent: Agent, price: BurstPool | None) -> None:
-    """Put a price of burst endpoints into the policy of an agent's region."""
-    policy, name = agent.config.policy, agent.router.region
+def use_price(agent: Agent, price: BurstPool | None, region_name: str = "") -> None:
+    """Put a price of burst endpoints into the policy of an agent: for its region, or another one."""
+    policy, name = agent.config.policy, region_name or agent.router.region
     region = replace(policy.regions[name], burst=UNSET if price is None else (price,))
     agent.config.policy = replace(policy, regions={**policy.regions, name: region})
 

@@ -45,7 +45,9 @@ class Agent(SmallHttp):
         self.sessions = sessions
         self.region = "there"
         """The region in its responses."""
-        self.models = {"m": ModelReadiness(True, 0.125, 4, batch_credits=5, slots=9, in_use=1)}
+        self.models = {
+            "m": ModelReadiness(True, 0.125, 4, batch_credits=5, slots=9, in_use=1, burst_room=6, burst_start_s=2.5)
+        }
         self.sketch = encode_sketch({4: 0.5})
         """What it publishes of the prompt beginnings that its region holds."""
         self.starting = False
@@ -145,6 +147,7 @@ async def test_probes_return_the_region_state_and_request_credits(observer: Obse
     view = observer.peers.view("there", "m", time.monotonic())
     assert (view.ready, view.expected_wait_s, view.credits, view.weight) == (True, 0.125, 4, 1.0)
     assert (view.batch_room, view.slots, view.in_use) == (5, 9, 1)
+    assert (view.burst_room, view.burst_start_s) == (6, 2.5)
     assert not observer.peers.view("there", "n", time.monotonic()).ready
     assert observer.peers.address("there") == agents[0].address
     question = agents[0].questions[-1]
@@ -153,8 +156,9 @@ async def test_probes_return_the_region_state_and_request_credits(observer: Obse
     observer.peers.spend("there", "m")
     observer.peers.spend_batch("there", "m")
     observer.peers.spend_batch("there", "m")
+    observer.peers.spend_burst("there", "m")
     view = observer.peers.view("there", "m", time.monotonic())
-    assert (view.credits, view.batch_room, view.in_use) == (3, 3, 3)
+    assert (view.credits, view.batch_room, view.in_use, view.burst_room) == (3, 3, 3, 5)
     assert observer.peers.held("there", [1, 2, 3, 4, 5]) == (4, 0.5)
     await until(lambda: agents[0].questions[-1].prefix_digest == digest_of(agents[0].sketch))
     (report,) = observer.peers.report()

@@ -1,4 +1,5 @@
-"""A burst endpoint receives no request while a slot of the region's own endpoints is free, whatever happened before."""
+"""A burst endpoint receives no request while a slot of the region's own endpoints is free, whatever happened before.
+Those of another region receive only what residency, limits, credits and prices permit."""
 
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.regions import BurstPool
+from penstock.policy.residency import residency_class
+from penstock.pools.burst import Otherwise
 from penstock.pools.context_lengths import ContextLengths
 from penstock.pools.placement import WorkEstimate
+from penstock.routing.burst_regions import burst_region
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.reasons import Reason
-from regional_agent.endpoints.endpoint import OutlierDetection
+from penstock.routing.region_selection import Closures, RegionRequest, RegionView
+from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
@@ -34,7 +40,7 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
-from tests.support.planet import MODEL, policy
+from tests.support.planet import MODEL, policy, with_spillover_orders
 
 OWN, BURST = ("own-0", "own-1"), ("burst-0", "burst-1")
 prices = st.builds(
@@ -47,6 +53,7 @@ prices = st.builds(
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("arrive"), st.booleans()),
+        st.tuples(st.just("overflow"), st.booleans()),
         st.tuples(st.just("end"), st.integers(0, 20)),
         st.tuples(st.just("fail"), st.sampled_from(OWN + BURST)),
         st.tuples(st.just("down"), st.sampled_from(OWN + BURST)),
@@ -119,9 +126,20 @@ class RegionOfTwo:
             if (each := self.by_name[name]).view.ready and not each.view.draining
         )
 
+    def _own(self) -> list[Endpoint]:
+        return [each for name in OWN if (each := self.by_name[name]).view.ready and not each.view.draining]
+
+    def slots_by_hand(self) -> int:
+        return sum(each.view.slots for each in self._own())
+
+    def in_use_by_hand(self) -> int:
+        return sum(each.view.in_flight for each in self._own())
+
     def step(self, kind: str, what: Any) -> None:
         if kind == "arrive":
             self.arrive(in_turn=what)
+        elif kind == "overflow":
+            self.overflow()
         elif kind == "end" and self.running:
             self.running.pop(what % len(self.running)).settle(self.now, 1.0)
         elif kind == "fail":
@@ -138,6 +156,22 @@ class RegionOfTwo:
             for endpoint in self.by_name.values():
                 endpoint.tick()
             self.endpoints._fill_pools()
+
+    def overflow(self) -> None:
+        """A request of another region that has no credit, as the router places it."""
+        context = self.context()
+        context.route_context = SimpleNamespace(for_burst=True)
+        target: Any = None
+        if self.local.uncommitted_slots(context) > 0:
+            target = self.local.place(context, "forwarded", self.now, in_turn=False)
+        if not isinstance(target, LocalAttempt):
+            assert self.in_use_by_hand() + 1 > self.policy.spillover.target_utilisation * self.slots_by_hand()
+            target = self.burst.place_of_origin(context, self.now)
+            assert target is None or target.endpoint.spec.burst
+        else:
+            assert self.in_use_by_hand() <= self.policy.spillover.target_utilisation * self.slots_by_hand()
+        if target is not None:
+            self.running.append(target)
 
     def arrive(self, *, in_turn: bool) -> None:
         context, free = self.context(), self.free_by_hand()
@@ -187,3 +221,75 @@ def test_free_slots_whose_context_is_too_short_are_not_free_for_a_long_prompt(tm
         assert region.local.place(long, "home", region.now) is Reason.SATURATED
         assert region.burst.place(long, region.now, in_turn=in_turn, idle_elsewhere=False) is not None
         assert region.burst.place(short, region.now, in_turn=in_turn, idle_elsewhere=False) is None
+
+
+REGIONS = ("eu-de", "eu-es", "us-east")
+views_of_regions = st.fixed_dictionaries(
+    {
+        name: st.builds(
+            RegionView,
+            st.sampled_from(RegionState),
+            st.booleans(),
+            expected_wait_s=st.sampled_from((0.0, 1.0, 30.0)),
+            credits=st.sampled_from((0, 0, 0, 1)),
+            burst_room=st.sampled_from((0, 1, 5)),
+            burst_start_s=st.sampled_from((0.0, 20.0)),
+        )
+        for name in REGIONS
+    }
+)
+otherwises = st.builds(
+    Otherwise, st.sampled_from((0, 0, 0, 1)), st.sampled_from((0.0, 1.0, 100.0, inf)), st.sampled_from((0.5, 60.0, inf))
+)
+
+
+@given(
+    views_of_regions,
+    st.dictionaries(st.sampled_from(REGIONS), prices),
+    st.frozensets(st.sampled_from(REGIONS), min_size=1),
+    st.dictionaries(st.sampled_from(REGIONS), st.sampled_from((Reason.SATURATED, Reason.UNREACHABLE)), max_size=2),
+    st.builds(
+        Closures,
+        closed=st.dictionaries(st.sampled_from(REGIONS), st.booleans(), max_size=1),
+        limited=st.dictionaries(st.sampled_from(REGIONS), st.just("limit"), max_size=1),
+    ),
+    otherwises,
+    st.booleans(),
+)
+@settings(max_examples=examples(500), deadline=None)
+def test_overflow_uses_a_burst_endpoint_elsewhere_only_where_everything_permits_it(
+    views: dict[str, RegionView],
+    terms: dict[str, BurstPool],
+    permitted: frozenset[str],
+    tried: dict[str, Reason],
+    closures: Closures,
+    otherwise: Otherwise,
+    ordered: bool,
+) -> None:
+    before = policy()
+    priced = {name: msgspec.structs.replace(before.regions[name], burst=(pool,)) for name, pool in terms.items()}
+    fleet = msgspec.structs.replace(before, regions={**before.regions, **priced})
+    if ordered:
+        fleet = with_spillover_orders(fleet, {"eu-de": ("us-east", "eu-es")})
+    request = RegionRequest("eu-de", MODEL, residency_class(permitted), tried)
+    chosen = burst_region(fleet, None, request, views, closures, otherwise, 2.0)
+    open_ = {
+        name
+        for name in permitted - tried.keys()
+        if views[name].state not in (RegionState.UNKNOWN, RegionState.FAILED, RegionState.DRAINING)
+    }
+    opened = open_ - closures.closed.keys() - closures.limited.keys()
+    if chosen is None:
+        if otherwise == Otherwise(0, inf, inf) and not any(views[name].credits for name in open_ if views[name].ready):
+            assert not any(views[name].burst_room and name in terms for name in opened - {"eu-de"})
+        return
+    assert chosen.region in open_ - {"eu-de"}
+    assert views[chosen.region].burst_room > 0
+    assert (chosen.uses_burst, chosen.spends_credit) == (True, False)
+    assert chosen.region in opened or not any(views[name].burst_room for name in opened - {"eu-de"})
+    assert otherwise.free_slots == 0
+    assert not any(views[name].credits and views[name].ready for name in opened)
+    assert views[chosen.region].burst_start_s < otherwise.left_s
+    seconds = views[chosen.region].burst_start_s + 2.0
+    price_s = terms[chosen.region].cost_per_second * seconds * fleet.objective.latency_ms_per_cost / 1000.0
+    assert otherwise.wait_s > views[chosen.region].burst_start_s + price_s

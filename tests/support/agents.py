@@ -92,6 +92,7 @@ class FixedPeers:
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
         self.broke: list[str] = []
         self.spent: list[str] = []
+        self.burst_room: dict[str, int] = {}
         self.holdings: dict[str, Held] = {}
         """What other regions hold of every prompt."""
         self.extends_text = True
@@ -101,7 +102,12 @@ class FixedPeers:
         granted, for_batch = self.credits.get(region, 0), self.batch_credits.get(region, 0)
         is_ready = region in self.addresses
         return RegionView(
-            self.state(region), is_ready, credits=granted, batch_room=for_batch, extends_text=self.extends_text
+            self.state(region),
+            is_ready,
+            credits=granted,
+            batch_room=for_batch,
+            extends_text=self.extends_text,
+            burst_room=self.burst_room.get(region, 0),
         )
 
     def held(self, region: str, prefix: Sequence[int]) -> Held:
@@ -124,6 +130,9 @@ class FixedPeers:
 
     def spend(self, region: str, model: str) -> None:
         self.spent.append(region)
+
+    def spend_burst(self, region: str, model: str) -> None:
+        self.burst_room[region] -= 1
 
     def spend_batch(self, region: str, model: str) -> None:
         self.batch_credits[region] -= 1

@@ -143,8 +143,8 @@ class Region(PolicyStruct, frozen=True):
     """Models whose endpoints in this region are spot capacity, with its prices, which apply in place of those of the
     region."""
     burst: Annotated[tuple[BurstPool, ...], Meta(extra_json_schema={"maxItems": 64})] | UnsetType = UNSET
-    """Models that burst endpoints serve while no slot of the region's own endpoints is free. Burst endpoints of other
-    models receive no requests."""
+    """Models that burst endpoints serve while no slot of the region's own endpoints is free, requests of other regions
+    included, which use them last. Burst endpoints of other models receive no requests."""
     price_time_zone: Annotated[str, length(1, 64)] | UnsetType = UNSET
     """Time zone of all `price_hours` of the region, by IANA name, such as `Europe/Berlin`. Default: UTC."""
 

@@ -228,6 +228,14 @@ def test_grants_nothing_without_headroom(here: Here) -> None:
     assert here.ask(m=-5, cold=5).models["cold"].credits == 0
 
 
+def test_an_open_region_offers_its_burst_endpoints(here: Here) -> None:
+    here.responder.burst_offer = lambda model, policy: (7, 1e9) if model == "m" else (0, 0.0)
+    answer = here.ask().models["m"]
+    assert (answer.burst_room, answer.burst_start_s) == (7, MAX_EXPECTED_WAIT_S)
+    here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
+    assert here.ask().models["m"].burst_room == 0
+
+
 def test_closed_region_grants_nothing_but_reports_ready(here: Here) -> None:
     here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
     answer = here.ask(m=5)
