@@ -53,15 +53,12 @@ class EndpointPool(PoolAccount[Endpoint]):
         self._zone = zone
         self.contexts: ContextLengths | None = None
         """The context lengths that engines report; None if none does."""
+        self.largest_context = 0
+        """The largest of them (tokens); 0 if it is unknown."""
         self.missing = 0
         """Number of endpoints that are configured for the model and have not loaded the model."""
         self.renaming: frozenset[str] = frozenset()
         """Names of the endpoints whose engine has another name for the model."""
-
-    @property
-    def largest_context(self) -> int:
-        """The largest context length (tokens) of its endpoints; 0 if it is unknown."""
-        return 0 if self.contexts is None else self.contexts.largest
 
     def fill(
         self,
@@ -85,6 +82,7 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.renaming = renaming
         lengths = [(endpoint.name, endpoint.reported.context_tokens(model)) for endpoint in endpoints]
         self.contexts = ContextLengths(lengths) if any(tokens for _, tokens in lengths) else None
+        self.largest_context = 0 if self.contexts is None else self.contexts.largest
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.update_readiness()
         self.update_speeds()

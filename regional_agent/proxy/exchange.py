@@ -346,3 +346,20 @@ class Exchange(AttemptOwner):
             sink.lacking.charge_missing_model()
         if outcome is _REVOKED:
             proxy.metrics.revoked(state.name, reason)
+
+
+def start_exchange(proxy: Proxy, client: ClientConnection, context: RequestContext) -> Exchange:
+    """Start the exchange of a request that was read from `client`."""
+    exchange = Exchange(proxy, client, context)
+    # Only the tracer asks whether the sender is trusted.
+    trusted = proxy.recorder.tracer is not None and client.trusted
+    is_measured = proxy.begin(exchange, context, trusted=trusted)
+    try:
+        exchange.select(context.received_at)
+    except BaseException:
+        # The client connection closes without the exchange as its handler, so it must be ended here.
+        exchange.on_client_gone()
+        raise
+    if is_measured:
+        proxy.metrics.decided(proxy.clock() - context.received_at)
+    return exchange

@@ -18,7 +18,7 @@ from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import Serve, WaitingRequest, serve_after
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.proxy.error_responses import refusal_response
-from regional_agent.proxy.exchange import Exchange
+from regional_agent.proxy.exchange import start_exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY
@@ -143,27 +143,10 @@ class RoutedService(Service):
         if refusal is None:
             context = self._context(request)
             if isinstance(context, RequestContext):
-                return self._proxy_request(connection, context)
+                return start_exchange(self._proxy, connection, context)
             refusal = context
         self._refuse(connection, request, refusal)
         return None
-
-    def _proxy_request(self, connection: ClientConnection, context: RequestContext) -> Exchange:
-        """Start the exchange of a request."""
-        proxy = self._proxy
-        exchange = Exchange(proxy, connection, context)
-        # Only the tracer asks whether the sender is trusted.
-        trusted = proxy.recorder.tracer is not None and connection.trusted
-        is_measured = proxy.begin(exchange, context, trusted=trusted)
-        try:
-            exchange.select(context.received_at)
-        except BaseException:
-            # The client connection closes without the exchange as its handler, so it must be ended here.
-            exchange.on_client_gone()
-            raise
-        if is_measured:
-            proxy.metrics.decided(proxy.clock() - context.received_at)
-        return exchange
 
     def refuse_route(self, request: Request) -> Refusal | None:
         """Set the route of a request under the policy in force; returns a refusal if no route matches.

@@ -23,6 +23,7 @@ from regional_agent.http.waiting_request import serve_after
 from regional_agent.jobs.api.job_paths import is_path
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
+from regional_agent.proxy.exchange import start_exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY, Sender, model_not_found
@@ -172,7 +173,7 @@ class TrafficService(RoutedService):
         if refusal is None:
             context = self.read(request, connection.peer_ip)
             if isinstance(context, RequestContext):
-                exchange = self._proxy_request(connection, context)
+                exchange = start_exchange(self._proxy, connection, context)
                 if self.copies is not None and self._reader.plan is not None:
                     self.copies.consider(self._reader.plan, context, connection.peer_ip)
                 return exchange

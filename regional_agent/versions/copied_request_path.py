@@ -23,6 +23,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.proxy.exchange import start_exchange
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Sender
@@ -140,7 +141,7 @@ class CopyService(RoutedService):
         """Proxy the copy, or drop it."""
         context = None if self.refuse_route(request) is not None else self._copied(request)
         if isinstance(context, RequestContext):
-            return self._proxy_request(connection, context)
+            return start_exchange(self._proxy, connection, context)
         connection.respond(503, [], b"")
         return None
 

@@ -147,7 +147,9 @@ class ClientResponse:
         self.has_news = True
         self.sent_bytes += size_bytes
         self._last = data
-        self.client.transport.write(data)
+        connected = self.client.transport.connected
+        if connected is not None:
+            self.client.listener.batcher.write(connected, data)
         return True
 
     def count_relayed(self) -> None:
