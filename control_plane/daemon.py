@@ -122,7 +122,7 @@ UPKEEP_S = 3600.0
 """Interval (s) at which the leader removes and compacts segments of usage stores, and removes audit entries."""
 
 REPAIR_S = 5.0
-"""Interval (s) at which the leader writes revoked keys and tenants again that the store has lost."""
+"""Interval (s) at which the leader writes revoked keys, tenants and overrides again that the store has lost."""
 
 _log = structlog.get_logger(__name__)
 
@@ -233,7 +233,7 @@ class ControlPlane:
         self._planning_rounds = PeriodicJob(planning.tick, TICK_S)
         self._event_rounds = PeriodicJob(self._detect_changes, DETECTION_INTERVAL_S)
         self._drill_rounds = PeriodicJob(self._drills.tick, drill_runner.TICK_S)
-        self._repair_rounds = PeriodicJob(self._repair_revocations, REPAIR_S)
+        self._repair_rounds = PeriodicJob(self._repair_values, REPAIR_S)
         self._budget_rounds = PeriodicJob(self._budgets.tick, budget_leader.TICK_S)
         self._issuer_keys = IssuerKeyPublisher(
             store,
@@ -384,11 +384,12 @@ class ControlPlane:
         policy = self.view.policy
         return None if policy is None else budget_of(key, policy, self._tenants.find(key.tenant), tier)
 
-    async def _repair_revocations(self) -> None:
+    async def _repair_values(self) -> None:
         epoch = self.elector.epoch
         if epoch is not None:
             await self._key_revocations.repair(epoch)
             await self._tenants.repair(epoch)
+            await self.overrides.repair(epoch)
 
     async def _keep_usage_stores(self) -> None:
         policy = self.view.policy

@@ -81,7 +81,8 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
         keys = msgspec.convert(entries, tuple[ApiKey, ...])
     except msgspec.ValidationError as error:
         raise BadApiKeys(f"{path}: {error}; {_REMEDY}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, RecursionError):
+        # Besides its own errors, PyYAML raises those of `int`, `chr` and dictionaries for some tags and escapes.
         # The parser's message is omitted: it quotes the input, which may contain a key by mistake.
         raise BadApiKeys(f"{path}: neither YAML nor JSON; {_REMEDY}") from None
     for field in ("name", "sha256"):

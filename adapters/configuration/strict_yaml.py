@@ -24,6 +24,9 @@ MAX_DEPTH = 8
 """Maximum number of nesting levels; every file format of Penstock needs less than half."""
 
 _SPLIT = "split it into several files; what follows in this file was not read"
+_BAD_CHARACTER = "a character that YAML does not allow"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character in UTF-16, which an escape in YAML can denote and no encoding can write."""
 _TAG = "tag:yaml.org,2002:"
 _CORE_SCHEMA = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -100,7 +103,10 @@ def read_yaml(
                 break
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        errors.append(YamlError(line, (), "a character that YAML does not allow", "remove it"))
+        errors.append(YamlError(line, (), _BAD_CHARACTER, "remove it"))
+    except (ValueError, OverflowError):
+        # From `chr` in PyYAML: an escape such as "\\U00110000" denotes no character.
+        errors.append(YamlError(loader.get_mark().line + 1, (), _BAD_CHARACTER, "remove it"))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
@@ -151,6 +157,8 @@ class _Loader(Reader, Scanner, Parser, Composer, _CoreResolver):
         if getattr(event, "tag", None) is not None:
             self._refuse(event, f"the tag {event.tag}", "remove it")
             event.tag = None
+        if _SURROGATE.search(getattr(event, "value", "")):
+            self._refusals.append(YamlError(event.start_mark.line + 1, (), _BAD_CHARACTER, "remove it"))
         self._depth += 1
         if self._depth > MAX_DEPTH:
             _too_deep(event.start_mark)

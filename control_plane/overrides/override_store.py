@@ -40,7 +40,7 @@ class OverrideStore:
     Args:
         store: the fleet's configuration store.
         audit: records each change, in the same transaction.
-        name: name of this control plane, which audit entries for expired overrides record as the caller.
+        name: name of this control plane, which audit entries for expired and repaired overrides record as the caller.
         rng: source of the backoff's jitter.
         clock: Unix time, in seconds.
     """
@@ -181,6 +181,22 @@ class OverrideStore:
                 {"overrides": len(after.overrides)},
             )
             await self._write(made, after, revision, SameKey(keys.LEADER, epoch))
+
+    async def repair(self, epoch: int) -> None:
+        """Write the overrides again, as the leader of `epoch`, if the stored value is not authentic: a control plane
+        that starts could not read them, and would not plan.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        stored = self.mirror.informer.items.get(keys.OVERRIDES)
+        if stored is None or stored.value or self.mirror.seen("") is None:
+            return
+        before, revision = await self._read()
+        counted = {"overrides": len(before.overrides)}
+        reason = "the stored overrides were not authentic"
+        made = AuditedAction(self._expiry_caller, "override.repair", "overrides", reason, {}, counted)
+        await self._write(made, before, revision, SameKey(keys.LEADER, epoch))
 
     async def _read(self) -> tuple[OverrideSet, int]:
         item = await self._store.get(keys.OVERRIDES)

@@ -57,7 +57,7 @@ class Interventions:
     def __init__(
         self, overrides: Iterable[Override], ramp_s: float, now: float, limited_by: Policy | None = None
     ) -> None:
-        """Keeps the overrides that have an effect now: those that have begun and whose failback ramp has not ended.
+        """Keeps the overrides that have an effect now: those whose failback ramp has not ended.
 
         Args:
             overrides: all overrides known.
@@ -68,13 +68,9 @@ class Interventions:
         self._now = now
         self._ramp_s = ramp_s
         self._limited_by = limited_by if limited_by is not None and limited_by.spillover_limits else None
-        begun = [
-            override
-            for override in overrides
-            if override.begins_at <= now and not override.over(now, ramp_s) and _matters(override, now)
-        ]
-        self.overrides = tuple(override for override in begun if override.endpoint is None)
-        self.of_endpoints = tuple(override for override in begun if override.endpoint is not None)
+        known = [override for override in overrides if not override.over(now, ramp_s) and _matters(override, now)]
+        self.overrides = tuple(override for override in known if override.endpoint is None)
+        self.of_endpoints = tuple(override for override in known if override.endpoint is not None)
         """Drains of single endpoints, which change no share: the reports of their agents lack the slots."""
         self._constraints: dict[tuple[str | None, str | None], Constraints] = {}
         self._bounded: dict[tuple[str, str], Constraints] = {}

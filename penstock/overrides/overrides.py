@@ -88,8 +88,9 @@ class Override(msgspec.Struct, frozen=True):
         return min(inf if at is None else at for at in (self.expires_at, self.lifted_at))
 
     def holds(self, now: float) -> bool:
-        """Whether the override is in force."""
-        return self.begins_at <= now < self.ends_at
+        """Whether the override is in force. It has begun, although the clock of the leader may have been behind when it
+        took over from the one that recorded `begins_at`: a drain must not end by that."""
+        return now < self.ends_at
 
     def over(self, now: float, ramp_s: float) -> bool:
         """Whether the override has no effect any more: its failback ramp is over, or it ended before it began.
@@ -102,7 +103,7 @@ class Override(msgspec.Struct, frozen=True):
     def weight(self, now: float, ramp_s: float) -> float:
         """Returns the share (0-1) that the region may use: `value` (0 for a drain or failover) while in force, then
         growing to 1 over the ramp."""
-        if self.kind in WITHOUT_WEIGHT or now < self.begins_at or self.over(now, ramp_s):
+        if self.kind in WITHOUT_WEIGHT or self.over(now, ramp_s):
             return 1.0
         least = self.value if self.kind is OverrideKind.WEIGHT and self.value is not None else 0.0
         if self.holds(now):

@@ -156,9 +156,15 @@ class PolicySource:
             compiled = await asyncio.to_thread(compile_revision, bundle.files)
         except PolicyRefused as refused:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)
+        except Exception as defect:
+            # Reported once, since the policy in force stays meanwhile; the next poll repeats the check.
+            problem = f"the control plane cannot check the bundle ({type(defect).__name__}); its log has details"
+            if self.refused != (problem,):
+                _log.exception("policy not checked", source=self._reader.place, commit=_commit(bundle.provenance))
+                self._refuse([problem], bundle.provenance)
+            return
         else:
             self._accept(compiled, bundle.provenance)
-        # Set last: a check that ended by another exception, such as MemoryError, is repeated by the next poll.
         self._checked = bundle
 
     def _accept(self, compiled: CompiledBundle, provenance: Provenance | None) -> None:

@@ -96,6 +96,8 @@ def test_a_file_that_could_not_be_read_at_first_is_read_later(path: Path) -> Non
         ("{}", "Expected `array`, got `object`"),
         ("false", "Expected `array`, got `bool`"),
         ("sk-secret: [", "neither YAML nor JSON"),
+        ('- {name: "sk-secret \\UFFFFFFFF"}', "neither YAML nor JSON"),
+        ('- {name: !!int ""}', "neither YAML nor JSON"),
         ("x" * (MAX_FILE_BYTES + 1), f"cannot read the API keys: larger than {MAX_FILE_BYTES} bytes"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
-from adapters.store.codec import MAX_VALUE_BYTES, encode
+from adapters.store.codec import MAX_VALUE_BYTES, decode, encode
 from adapters.store.config_store import Put, StoreError
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
@@ -19,7 +19,7 @@ from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight
-from tests.support.stores import put
+from tests.support.stores import leader_epoch, put
 from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)
@@ -71,6 +71,22 @@ async def test_overwritten_overrides_stay_in_force_and_are_restored(store: Memor
     assert ledger.seen.overrides == (drained,)
     limited = await ledger.begin(DUTY, weight("us-east", 0.9), POLICY, {})
     assert (await ledger.read()).overrides == (drained, limited)
+    await ledger.mirror.informer.stop()
+
+
+async def test_a_leader_writes_overwritten_overrides_again(store: MemoryStore, ledger: OverrideStore) -> None:
+    epoch = await leader_epoch(store)
+    drained = await ledger.begin(DUTY, drain("eu-de"), POLICY, {}, force=True)
+    ledger.mirror.informer.start()
+    await until(lambda: ledger.seen.overrides == (drained,))
+    await ledger.repair(epoch)
+    assert (await AuditLog(store).head()).seq == 1
+    await put(store, keys.OVERRIDES, UNAUTHENTIC)
+    await until(lambda: any(item.value == UNAUTHENTIC for item in ledger.mirror.informer.items.values()))
+    await ledger.repair(epoch)
+    written = await store.get(keys.OVERRIDES)
+    assert written is not None
+    assert decode(written.value, OverrideSet).overrides == (drained,)
     await ledger.mirror.informer.stop()
 
 

@@ -65,7 +65,7 @@ async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
     assert source.current is before
 
 
-async def test_a_revision_whose_check_did_not_finish_is_checked_again(
+async def test_a_revision_whose_check_did_not_finish_is_reported_once_and_checked_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = PolicySource(FolderReader(folder))
@@ -75,12 +75,14 @@ async def test_a_revision_whose_check_did_not_finish_is_checked_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(policy_source, "compile_revision", out_of_memory)
-        with pytest.raises(MemoryError):
-            await source.load()
-    for _ in range(2):
+        await source.load()
         await source.poll()
+    problem = "the control plane cannot check the bundle (MemoryError); its log has details"
+    assert (source.current, source.errors) == (None, (problem,))
+    assert [result.errors for result in source.results] == [(problem,)]
+    await source.poll()
     assert source.current is not None
-    assert len(source.results) == 1
+    assert source.errors == ()
 
 
 async def test_an_invalid_change_keeps_the_last_policy_and_states_the_reason(folder: Path) -> None:

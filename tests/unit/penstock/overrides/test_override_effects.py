@@ -340,7 +340,7 @@ def test_drained_endpoints_are_in_the_slice_of_their_region_and_change_no_share(
         drain_endpoint("eu-de", "gpu-2", id="b"),
         drain_endpoint("eu-de", "gpu-1", id="a", expires_at=50.0),
         drain_endpoint("eu-de", "gpu-1", id="c"),
-        drain_endpoint("eu-es", "gpu-1", id="d", begins_at=99.0),
+        drain_endpoint("eu-es", "gpu-1", id="d", expires_at=9.0),
         now=10.0,
     )
     assert [(each.name, each.because) for each in held.drained_endpoints("eu-de")] == [

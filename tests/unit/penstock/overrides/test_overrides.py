@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet, duplicate_of, lifted, validation_error
 from tests.support.override_builders import RAMP_S, drain, drain_endpoint, fail_over, freeze, override, weight
 from tests.support.planet import MODEL, policy
@@ -13,10 +14,17 @@ POLICY = policy()
 
 def test_a_drain_grants_nothing_while_it_holds_and_then_a_ramp() -> None:
     german_drain = drain("eu-de", begins_at=10.0, expires_at=20.0)
-    weights = [german_drain.weight(now, RAMP_S) for now in (9.9, 10.0, 19.9, 20.0, 25.0, 30.0)]
-    assert weights == [1.0, 0.0, 0.0, 0.0, 0.5, 1.0]
-    assert [german_drain.holds(now) for now in (9.9, 10.0, 20.0)] == [False, True, False]
+    weights = [german_drain.weight(now, RAMP_S) for now in (10.0, 19.9, 20.0, 25.0, 30.0)]
+    assert weights == [0.0, 0.0, 0.0, 0.5, 1.0]
+    assert [german_drain.holds(now) for now in (10.0, 20.0)] == [True, False]
     assert [german_drain.over(now, RAMP_S) for now in (29.9, 30.0)] == [False, True]
+
+
+def test_a_drain_holds_under_a_leader_whose_clock_is_behind() -> None:
+    emergency = drain("eu-de", begins_at=3600.0)
+    assert emergency.holds(5.0)
+    assert emergency.weight(5.0, RAMP_S) == 0.0
+    assert Interventions((emergency,), RAMP_S, 5.0).drained == {"eu-de"}
 
 
 def test_a_weight_ramps_from_its_value() -> None:
