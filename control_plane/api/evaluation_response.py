@@ -23,7 +23,7 @@ async def evaluation_response(evaluator: Evaluator, caller: str, job: Job) -> Re
     except Busy as busy:
         raise Problem(429, str(busy), {"retry-after": str(RETRY_S)}) from None
     except EvaluationFailed as failed:
-        detail = f"{failed}; make the bundle smaller, or use `penstock policy validate` where the files are"
+        detail = f"{failed}; make the bundle smaller, or use `penstock policy verify` where the files are"
         raise Problem(422, detail) from None
     refusal = reply.refusal
     if refusal is not None:

@@ -6,17 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from control_plane.cli.api_client import ApiClient, ApiResponse
 from control_plane.cli.error_output import UsageFault
 
 if TYPE_CHECKING:
     from penstock.what_if.demand_outcomes import Capacity, DemandGroup
-
-TIMEOUT_S = 60.0
-"""Time limit (s) of an evaluation by a control plane."""
 
 DemandOption = Annotated[
     Path | None, typer.Option("--demand", help="File of demand by kind of request: CSV or JSON lines.")
@@ -98,29 +93,3 @@ def given_fleet(file: Path | None) -> list[Capacity] | None:
         return read_fleet(file) if file is not None else None
     except BadDemand as error:
         raise UsageFault(str(error)) from None
-
-
-def ask_control_plane(
-    api: ApiClient, demand: list[DemandGroup] | None, fleet: list[Capacity] | None, **change: Any
-) -> ApiResponse:
-    """Have a control plane compare both sides on the fleet as it is.
-
-    Args:
-        demand, fleet: replace what the regions report; None does not.
-        change: the other fields of the request.
-
-    Raises:
-        ApiError: the control plane rejects the request, or does not answer.
-    """
-    body = dict(change)
-    if demand is not None:
-        body["demand"] = [
-            {field: value for field, value in msgspec.to_builtins(group).items() if value is not None}
-            for group in demand
-        ]
-    if fleet is not None:
-        body["fleet"] = [
-            {field: getattr(pool, field) for field in ("region", "model", "slots", "service_s", "slots_per_endpoint")}
-            for pool in fleet
-        ]
-    return api.request("POST", "/v1/what-if", body=body)

@@ -15,22 +15,19 @@ import msgspec
 import typer
 
 from control_plane.cli.bundle_arguments import BundleArgument, compiled, compiled_revision, read_bundle
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
 from control_plane.cli.comparison_options import (
-    TIMEOUT_S,
     AlreadyLostOption,
     DemandOption,
     FleetFileOption,
     LostOption,
     TraceOption,
-    ask_control_plane,
     given_demand,
     given_fleet,
 )
-from control_plane.cli.error_output import EXIT_FAILED, EXIT_USAGE, UsageFault, exit_on_error, fail
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
-from control_plane.cli.views.simulation_view import live_view, simulated_json, simulated_view
+from control_plane.cli.views.simulation_view import simulated_json, simulated_view
 from control_plane.cli.views.verification_view import verified_json, verified_view
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.source.repository_url import without_credentials
@@ -144,9 +141,7 @@ def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = O
 
 
 @app.command()
-@with_fleet_options
 def simulate(
-    fleet: FleetOptions,
     old: BundleArgument,
     new: BundleArgument,
     demand: DemandOption = None,
@@ -155,9 +150,6 @@ def simulate(
     requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Requests/s of generated demand.")] = 100.0,
     lost: LostOption = None,
     already_lost: AlreadyLostOption = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Evaluate by a control plane, on the fleet as it is; see `penstock what-if`.")
-    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare two policies on the same demand: moves, round trips, cost, refusals.
@@ -165,9 +157,6 @@ def simulate(
     Without --demand or --trace every tenant requests every model from every location. Without --fleet every region runs
     every model, with capacity for twice the demand. docs/simulating.md describes the files.
     """
-    if live:
-        _simulate_live(fleet, old, new, demand, trace, fleet_file, lost, already_lost, output)
-        return
     from control_plane.cli.demand_file import MAX_ROWS
     from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups
     from penstock.what_if.comparison import Side, compare
@@ -191,31 +180,6 @@ def simulate(
         simulated_json(found.before, found.after, found.moves),
         lambda: simulated_view(found.before, found.after, found.moves),
     )
-
-
-def _simulate_live(
-    fleet: FleetOptions,
-    old: str,
-    new: str,
-    demand: Path | None,
-    trace: list[Path] | None,
-    fleet_file: Path | None,
-    lost: list[str] | None,
-    already_lost: list[str] | None,
-    output: Output,
-) -> None:
-    from control_plane.status.query_responses import WhatIfResponse
-
-    with exit_on_error("policy simulate"):
-        try:
-            bundles = {"files_before": read_bundle(old), "files": read_bundle(new)}
-        except PolicyRefused as refused:
-            fail("policy simulate", str(refused), EXIT_USAGE, errors=refused.errors)
-        asked, capacity = given_demand(demand, trace), given_fleet(fleet_file)
-        with fleet.connect(timeout_s=TIMEOUT_S) as api:
-            answer = ask_control_plane(api, asked, capacity, lost=lost or [], lost_before=already_lost or [], **bundles)
-            found = answer.decoded(WhatIfResponse)
-    print_as(output, answer.body, lambda: live_view(found))
 
 
 def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:

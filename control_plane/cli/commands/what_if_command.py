@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from control_plane.cli.bundle_arguments import read_bundle
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.comparison_options import (
-    TIMEOUT_S,
     AlreadyLostOption,
     FleetFileOption,
     GrownDemandOption,
     LostOption,
     TraceOption,
-    ask_control_plane,
     divided_demand,
     given_demand,
     given_fleet,
@@ -24,6 +23,9 @@ from control_plane.cli.error_output import EXIT_USAGE, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
 from control_plane.cli.views.simulation_view import live_view
 from control_plane.policy.bundle_errors import PolicyRefused
+
+TIMEOUT_S = 60.0
+"""Time limit (s) of an evaluation by a control plane."""
 
 
 @with_fleet_options
@@ -66,6 +68,7 @@ def what_if(
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
             change: dict[str, Any] = {
                 "files": files,
+                "overrides": overrides,
                 "lost": lost or [],
                 "lost_before": already_lost or [],
                 "lift": lift or [],
@@ -73,7 +76,15 @@ def what_if(
             if growth:
                 # Omitted without growth, since control planes of earlier releases refuse the field.
                 change["growth"] = growth
-            answer = ask_control_plane(api, asked, capacity, overrides=overrides, **change)
+            if asked is not None:
+                change["demand"] = [
+                    {field: value for field, value in msgspec.to_builtins(group).items() if value is not None}
+                    for group in asked
+                ]
+            if capacity is not None:
+                fields = ("region", "model", "slots", "service_s", "slots_per_endpoint")
+                change["fleet"] = [{field: getattr(pool, field) for field in fields} for pool in capacity]
+            answer = api.request("POST", "/v1/what-if", body=change)
             found = answer.decoded(WhatIfResponse)
     if output is Output.JSON:
         print_json(answer.body)

@@ -15,7 +15,7 @@ from rich.text import Text
 from control_plane.cli.api_client import ApiClient, ApiRefused, Unreachable
 from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
-from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.drills.drill_resource import DrillPage, DrillReport
 from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
@@ -83,13 +83,6 @@ def step_down(
     """
     body = {"exercise": Exercise.STEP_DOWN.value, "reason": reason}
     _run(api, body, wait, output)
-
-
-@app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def failover() -> None:
-    """The former name of `step-down`."""
-    with exit_on_error("drill failover"):
-        raise UsageFault("the command is `penstock drill step-down`; a failover is that of a region")
 
 
 @app.command()

@@ -410,7 +410,6 @@ def test_every_command_prints_json_on_request() -> None:
         ("context use nowhere", 2, "no context 'nowhere'"),
         ("policy lint /nowhere", 2, "/nowhere is not a folder"),
         ("polcy", 2, "No such command 'polcy'"),
-        ("drill failover --reason x", 2, "the command is `penstock drill step-down`"),
         ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
         (f"policy lint {'long' * 1_100}", 2, "is not a folder"),
         (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "must be number:hash"),
