@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     """The deadline that the client set passed before the end of the response; or a time limit passed, and the client
     had read the response more slowly than it arrived."""
     REFUSED = "refused"
-    """The request was authorized, and no region could serve it."""
+    """The request was authorized, and no region could serve it; no engine had failed it."""
     DEFERRED = "deferred"
     """No slot was idle for batch work, which runs in idle slots only; or a request with a priority took the slot. The
     agent sends requests of jobs again later."""
@@ -40,7 +40,8 @@ class Outcome(StrEnum):
     where no other target could serve the request, which is then refused."""
     ENGINE_CUT = "engine_cut"
     """The response began and ended early: the connection closed, its data was invalid, or its finish reason states that
-    the engine aborted the answer."""
+    the engine aborted the answer. Also where the connection failed before a response, and no other target could serve
+    the request, which is then refused."""
     STALLED = "stalled"
     """The engine did not begin to respond in time, or stopped sending during the response."""
     TIMED_OUT = "timed_out"
@@ -98,6 +99,9 @@ RULES: Final[dict[Outcome, OutcomeRules]] = {
 }
 """What each outcome means."""
 
+_OF_TARGETS: Final = frozenset({Reason.NONE_READY, Reason.ENGINE_FAILED})
+"""Reasons of refusals that state that no target is left: the last one that failed the request is the cause."""
+
 _REVOCATIONS: Final = frozenset(
     {
         Reason.INVALID_API_KEY,
@@ -151,18 +155,23 @@ because any client can send them, and a policy that removes a key or a model ref
 quota does not count, because a tenant reaches it at will."""
 
 
-def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False, is_batch: bool = False) -> Outcome:
+def outcome_of_refusal(
+    reason: Reason, *, failed_as: Outcome | None = None, own_deadline: bool = False, is_batch: bool = False
+) -> Outcome:
     """The outcome of a request that is refused after it was authorized.
 
     Only authorization refuses for the reasons of `_REVOCATIONS`, so a request with one of these reasons was authorized
     under an earlier policy.
 
     Args:
+        failed_as: the outcome of the last attempt that failed by the fault of its endpoint; None without one.
         own_deadline: whether the deadline of the request was set by its client.
         is_batch: whether the request has the batch priority.
     """
     if is_batch and reason is Reason.SATURATED:
         return Outcome.DEFERRED
+    if failed_as is not None and reason in _OF_TARGETS:
+        return failed_as
     outcome = _OUTCOMES.get(reason, Outcome.REFUSED)
     return Outcome.EXPIRED if own_deadline and reason is Reason.DEADLINE_PASSED else outcome
 

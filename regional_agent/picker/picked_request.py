@@ -339,6 +339,7 @@ class PickedRequest:
         attempt = self._attempt
         if attempt is not None and details.startswith(_BY_UPSTREAM):
             attempt.unreachable(self.context, broke=True)
+            self.context.failed_with(RetryReason.CLOSED_EARLY)
         self._refuse(Refusal(Reason.ENGINE_FAILED, f"the endpoint could not be reached: {details}"))
 
     # ends

@@ -147,6 +147,7 @@ class Exchange(AttemptOwner):
     def retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
         proxy, now = self._proxy, self._leave_target(why.value)
+        self.context.failed_with(why)
         refusal = refuse_retry(proxy, self.context, why, now)
         if refusal is not None:
             self._refuse(refusal)

@@ -18,7 +18,6 @@ from regional_agent.tenants.settlement import settle
 
 _OK: Final = Outcome.OK
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
-_NONE_READY: Final = Reason.NONE_READY
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -51,11 +50,13 @@ def response_of_refusal(
     """
     if engine_error is not None and refusal.reason is _ENGINE_FAILED and context.route_context is None:
         return engine_error, outcome_of_status(engine_error[0])
-    if context.reported_error and (refusal.reason is _NONE_READY or refusal.reason is _ENGINE_FAILED):
-        return refusal_of_context(proxy, context, refusal), Outcome.ENGINE_ERROR
+    return refusal_of_context(proxy, context, refusal), outcome_of_end(context, refusal)
+
+
+def outcome_of_end(context: RequestContext, refusal: Refusal) -> Outcome:
+    """The outcome of a request that is refused before its response has begun."""
     own_deadline, is_batch = context.own_deadline, context.is_batch
-    outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
-    return refusal_of_context(proxy, context, refusal), outcome
+    return outcome_of_refusal(refusal.reason, failed_as=context.failed_as, own_deadline=own_deadline, is_batch=is_batch)
 
 
 def end_request(

@@ -81,7 +81,7 @@ def rejection_of(
         return Withheld.UNEXPLAINED_503
     if 300 <= status < 400 and isinstance(attempt, LocalAttempt) and _is_no_answer(context, status):
         attempt.failed(Outcome.ENGINE_ERROR)
-        context.reported_error = f"status {status}"
+        context.engine_reported(f"status {status}")
         return Withheld.REDIRECTED
     if reason is not None or status < 400:
         return reason
@@ -90,7 +90,7 @@ def rejection_of(
         if missing is not None:
             return missing
     if (attempt.from_peer or status in RETRIED_STATUSES) and _may_move(proxy, context, attempt):
-        context.reported_error = f"status {status}"
+        context.engine_reported(f"status {status}")
         return Withheld.ENGINE_ERROR
     return None
 
@@ -144,11 +144,11 @@ def after_unexplained(
         attempt.rejected(context, _SATURATED, now)
         return RetryReason.ENGINE_BUSY
     if _may_move(proxy, context, attempt):
-        context.reported_error = UNAVAILABLE
+        context.engine_reported(UNAVAILABLE)
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
     if context.route_context is None and context.is_repeatable:
-        context.reported_error = UNAVAILABLE
+        context.engine_reported(UNAVAILABLE)
         context.broken += 1
         return refusal_of_error(context, shown_of(body))
     return None if is_whole else Refusal(_ENGINE_FAILED, f"the engine reported an error: {UNAVAILABLE}")
@@ -164,7 +164,7 @@ def after_missing_model(
     """
     if _NAMES_MODEL.search(body) is not None:
         if context.route_context is None or _has_another(proxy, context, attempt, now):
-            context.reported_error = "status 404"
+            context.engine_reported("status 404")
             attempt.rejected(context, Reason.MODEL_NOT_READY, now)
             return RetryReason.MODEL_MISSING
         context.lacks_model = True
@@ -199,7 +199,7 @@ def after_error(
     attempt.erred(error)
     if not _may_retry(proxy, context, attempt, outcome):
         return None
-    context.reported_error = error.message
+    context.engine_reported(error.message)
     if error.cause is ErrorCause.BUSY:
         attempt.rejected(context, _SATURATED, now)
         return RetryReason.ENGINE_BUSY

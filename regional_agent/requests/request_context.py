@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED
+from penstock.accounts.outcome_rules import RULES, Outcome
+from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, RetryReason
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
@@ -117,6 +118,8 @@ class RequestContext:
         """Identifier of the object in the request, if the client chose it; empty for none."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
+        self.failed_as: Outcome | None = None
+        """The outcome of the last attempt that failed by the fault of its endpoint; None without one."""
         self.reported_error = ""
         """The error in a response with status 200, because of which the request left its target; empty for none."""
         self.lacks_model = False
@@ -160,6 +163,16 @@ class RequestContext:
     def left_region(self) -> bool:
         """Whether as many engines of this region have failed as may fail the request here."""
         return self.broken >= MAX_BROKEN
+
+    def failed_with(self, why: RetryReason) -> None:
+        """Record the outcome of an attempt that failed, if its endpoint is the cause."""
+        outcome = OUTCOMES[why]
+        if RULES[outcome].charges_endpoint:
+            self.failed_as = outcome
+
+    def engine_reported(self, error: str) -> None:
+        """Record an error with which an engine responded."""
+        self.reported_error, self.failed_as = error, Outcome.ENGINE_ERROR
 
     def attempt_failed(self, reason: str, now: float) -> None:
         """Record in the trace that an attempt ended at `now` (s) and that the request continues."""

@@ -141,6 +141,8 @@ class ForwardedAttempt:
         context.failed_because = Reason.SATURATED
         if self._states_failed or reason is Reason.ENGINE_FAILED:
             self._count_failed(context)
+            broke = self._states_failed and self._ended_one
+            context.failed_as = Outcome.ENGINE_CUT if broke else Outcome.ENGINE_ERROR
             context.reported_error = context.reported_error or f"one in {self.region} failed"
         if reason is Reason.NO_IDLE_SLOTS:
             context.preempted()

@@ -143,7 +143,7 @@ async def test_the_engines_of_all_regions_together_that_fail_a_request_are_limit
             for endpoint, host in zip(agent.endpoints.every(), ("127.0.0.1", "localhost"), strict=False):
                 endpoint.address = endpoint.address._replace(host=host)
         await ask(origin, body=request())
-        assert origin.counted() in ({"engine_error": 1}, {"refused": 1})
+        assert origin.counted() == {"engine_cut" if script is breaks else "engine_error": 1}
         assert received([*near, *far, *farther]) == limit
         assert received(near) == at_origin, "the own region is first"
         assert (origin.held(), east.held(), es.held()) == (0, 0, 0)
@@ -162,3 +162,46 @@ async def test_a_request_leaves_a_region_whose_endpoints_refuse_connections(tmp_
         down = sum(not endpoint.view.ready for endpoint in origin.endpoints.every())
         assert down == MAX_UNREACHABLE
         assert (origin.counted(), origin.held(), server.held()) == ({"ok": 1}, 0, 0)
+
+
+async def closes_a_kept_connection(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def breaks_within_the_head(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Le")
+    writer.close()
+
+
+async def sends_no_http(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"\x16\x03\x01 no HTTP\r\n\r\n")
+
+
+CUTS = (breaks, closes_a_kept_connection, breaks_within_the_head, sends_no_http)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("script", CUTS)
+async def test_a_request_that_the_only_engine_cuts_before_a_response_is_cut(
+    tmp_path: Path, script: Script, *, streamed: bool
+) -> None:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=request(streamed=streamed))
+        assert (answer.status in (502, 503), len(gpu.requests)) == (True, 1)
+        assert (agent.counted(), agent.held()) == ({"engine_cut": 1}, 0)
+
+
+async def test_a_request_that_the_only_engine_of_the_serving_region_cuts_is_cut_in_both(tmp_path: Path) -> None:
+    async with (
+        engine(breaks) as gpu,
+        running_agent(tmp_path / "east", [gpu.address], region="us-east") as east,
+        running_agent(tmp_path / "origin", [], peers={"us-east": east.peer}) as origin,
+    ):
+        assert (await ask(origin, body=request())).status in (502, 503)
+        assert (east.counted(), origin.counted()) == ({"engine_cut": 1}, {"engine_cut": 1})
+
+
+async def test_a_request_for_which_no_engine_is_ready_is_refused(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, []) as agent:
+        assert code((await ask(agent, body=request())).body) == "none_ready"
+        assert agent.counted() == {"refused": 1}

@@ -14,7 +14,6 @@ from penstock.accounts.outcome_rules import (
     Outcome,
     outcome_of_error,
     outcome_of_failure,
-    outcome_of_refusal,
     outcome_of_status,
 )
 from penstock.answers.answer_errors import AnswerError
@@ -22,6 +21,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.request_end import outcome_of_end
 from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.retries import asks_origin
@@ -309,7 +309,7 @@ class RelayedResponse:
         """The outcome of a response that failed, or, if it has not begun, of a request that is refused."""
         context = self._context
         if not self.has_begun:
-            return outcome_of_refusal(failure.reason, own_deadline=context.own_deadline, is_batch=context.is_batch)
+            return outcome_of_end(context, failure)
         return outcome_of_failure(failure.reason, own_deadline=context.own_deadline)
 
     def outcome_without_client(self) -> Outcome:
