@@ -6,7 +6,6 @@ which are the fault of the endpoint.
 
 from __future__ import annotations
 
-import re
 from enum import Enum, auto
 from typing import Final
 
@@ -14,9 +13,11 @@ from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.missing_model import lacks_model
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
 from penstock.health.progress import Stall
+from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.stream_usage import StreamUsage
@@ -27,9 +28,6 @@ from regional_agent.upstream.response_head import ResponseHead
 
 UNAVAILABLE: Final = "status 503"
 """The error of an engine that cannot serve now, which is no fault of the request."""
-
-_NAMES_MODEL: Final = re.compile(rb"model", re.IGNORECASE)
-"""Found in the error of an engine that lacks a model, and not in that of one that lacks a path."""
 
 MAX_SHOWN: Final = 200
 """Size (bytes) of the beginning of an engine's error that a client receives in the message of a refusal."""
@@ -162,7 +160,8 @@ def after_missing_model(
     If it states that the model is missing, a burst endpoint or another region serves the request. Arguments as of
     `after_unexplained`.
     """
-    if _NAMES_MODEL.search(body) is not None:
+    route = context.request.route
+    if lacks_model(body, ErrorFormat.OPENAI if route is None else route.errors):
         if context.route_context is None or _has_another(proxy, context, attempt, now):
             context.engine_reported("status 404")
             attempt.rejected(context, Reason.MODEL_NOT_READY, now)
