@@ -17,9 +17,15 @@ ERROR_MARK: Final = b'"error"'
 
 _END_MARKS: Final = (b"[DONE]",)
 _ANTHROPIC_END_MARKS: Final = (b'"message_stop"',)
+_RESPONSES_END_MARKS: Final = (*_END_MARKS, b'"response.completed"', b'"response.incomplete"')
+"""`response.failed` has an error."""
 
-_ERRORS: Final = ("/error", "/object", "/type", "/status", "/response/error", "/response/status", "/output")
-_DELTA_MARKS: Final = {"/message/usage": b'"content_block_delta"', "/response/usage": b'.delta"'}
+_ERRORS: Final = ("/error", "/object", "/type", "/status", "/response/error", "/response/status")
+_OUTPUT: Final = "/output"
+_ITEMS: Final = ("/output/id", "/response/output/id")
+"""In place of the output, of which only the identifiers of its items are read."""
+_RESPONSE_USAGE: Final = "/response/usage"
+_DELTA_MARKS: Final = {"/message/usage": b'"content_block_delta"', _RESPONSE_USAGE: b'.delta"'}
 """The byte string that each event with output contains, in streams that have events without output, by a place of the
 usage that only such a stream has."""
 
@@ -75,8 +81,11 @@ class AnswerFormat:
         """Whether a stream may contain several answers, whose index its events state (`several_answers`)."""
         self.usage_marks = _usage_marks(self.places)
         """Byte strings, one of which occurs in every record that reports usage."""
-        is_anthropic = route is not None and route.errors is ErrorFormat.ANTHROPIC
-        self.end_marks = _ANTHROPIC_END_MARKS if is_anthropic else _END_MARKS
+        self.end_marks: tuple[bytes, ...] = _END_MARKS
+        if route is not None and route.errors is ErrorFormat.ANTHROPIC:
+            self.end_marks = _ANTHROPIC_END_MARKS
+        elif _RESPONSE_USAGE in usage.objects:
+            self.end_marks = _RESPONSES_END_MARKS
         """Byte strings, one of which occurs in the record that ends a stream, unless the record reports usage."""
         self.delta_mark = next((mark for place, mark in _DELTA_MARKS.items() if place in usage.objects), b"")
         """Byte string that occurs in every event with output; empty if every event has output."""
@@ -91,6 +100,7 @@ class AnswerFormat:
             pointers += [route.object_id, f"/response{route.object_id}"]
         self.has_items = bool(self.id_paths) and route is not None and route.previous_object != ""
         """Whether requests may refer to the items of an answer."""
+        pointers += _ITEMS if self.has_items else (_OUTPUT,)
         if self.has_indexes:
             pointers.append("/index")
         if () in self.places.objects:

@@ -54,8 +54,9 @@ class ObservedResponse:
             # Envoy tells whether the response is complete.
             self._intake.parser.needs_end = False
         self._decided = False
-        self._wants_id = self._intake is not None and route is not None and bool(route.object_id)
-        self._wants_id = self._wants_id and route is not None and route.creates_objects
+        self._wants_ids = self._intake is not None and route is not None and route.creates_objects
+        self._has_id = False
+        """Whether the identifier of the object that the response creates has arrived."""
         self._status = head.status
         self._began_at = now
         self._first_byte_at: float | None = None
@@ -90,7 +91,7 @@ class ObservedResponse:
                 # Nothing is held: Envoy has sent the head, so that no other endpoint can respond.
                 self._decided = intake.begin(chunk)
                 chunk = intake.take_held()
-            self._keep_object(now)
+            self._keep_objects(now)
             parser = intake.parser
             # Comments, blank lines and pings are no output: a server can send them while its engine is frozen.
             if not parser.between_records and (
@@ -123,19 +124,22 @@ class ObservedResponse:
             self._first_byte_at = now
         if self._intake is not None:
             rest = self._intake.parser.finish(complete=True)
-            self._keep_object(now)
-            if self._attempt is not None and (item_ids := self._intake.parser.item_ids):
-                keep_items(self._context, self._attempt, item_ids, self._proxy.router.requests.objects, now)
+            self._keep_objects(now)
         self._sent_bytes += len(rest)
         return rest
 
-    def _keep_object(self, now: float) -> None:
-        """Record the location of the object that the response creates, once its identifier has arrived."""
-        intake, attempt = self._intake, self._attempt
-        if self._wants_id and intake is not None and attempt is not None and intake.parser.object_id:
-            objects = self._proxy.router.requests.objects
-            keep_created_object(self._context, attempt, intake.parser.object_id, objects, now)
-            self._wants_id = False
+    def _keep_objects(self, now: float) -> None:
+        """Record the locations of the object that the response creates, and of its items, once they have arrived."""
+        attempt, parser = self._attempt, None if self._intake is None else self._intake.parser
+        if parser is None or attempt is None or not self._wants_ids:
+            return
+        objects = self._proxy.router.requests.objects
+        if parser.object_id and not self._has_id:
+            self._has_id = True
+            keep_created_object(self._context, attempt, parser.object_id, objects, now)
+        if parser.item_ids:
+            self._wants_ids = False
+            keep_items(self._context, attempt, parser.item_ids, objects, now)
 
     def outcome(self) -> Outcome:
         """The outcome of a whole response; charges the endpoint for an error in it."""

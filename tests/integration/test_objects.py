@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
@@ -28,7 +29,7 @@ from tests.support.wait import until
 RESPONSES = "/v1/responses"
 
 
-def keeps(name: str, *, split: bool = False, items: bool = False) -> Script:
+def keeps(name: str, *, split: bool = False, items: bool = False, usage: bool = True, long: int = 0) -> Script:
     """An engine with the Responses API: its objects are `<name>-1` and so on."""
     created: set[str] = set()
 
@@ -45,12 +46,12 @@ def keeps(name: str, *, split: bool = False, items: bool = False) -> Script:
                     writer.write(chunk(part))
                     await writer.drain()
                     await asyncio.sleep(0.05 if split else 0)
-                output = _items(object_id) if items else []
-                completed = {"id": object_id, "output": output, "usage": {"input_tokens": 1}}
+                output = _items(object_id, long) if items else []
+                completed = {"id": object_id, "output": output, **({"usage": {"input_tokens": 1}} if usage else {})}
                 last = json.dumps({"type": "response.completed", "response": completed}).encode()
                 writer.write(chunk(b"data: %b\n\n" % last) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
                 return
-            output = _items(object_id) if items else []
+            output = _items(object_id, long) if items else []
             writer.write(_json(200, {"id": object_id, "prompt_id": object_id, "output": output}))
             return
         object_id = target.decode().split("/")[2 if target.startswith(b"/history") else 3]
@@ -59,10 +60,10 @@ def keeps(name: str, *, split: bool = False, items: bool = False) -> Script:
     return script
 
 
-def _items(object_id: str) -> list[dict[str, Any]]:
+def _items(object_id: str, long: int) -> list[dict[str, Any]]:
     """The items of a response, of which the last has too short an identifier."""
     return [
-        {"type": "reasoning", "id": f"rs_of_the_response_{object_id}", "summary": []},
+        {"type": "reasoning", "id": f"rs_of_the_response_{object_id}", "summary": [{"text": "x" * long}]},
         {"type": "message", "id": f"msg_of_the_response_{object_id}", "role": "assistant", "content": []},
         {"type": "message", "id": f"msg_{object_id}", "role": "assistant", "content": []},
     ]
@@ -142,10 +143,10 @@ async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
 @asynccontextmanager
 async def engines_behind_agent(directory: Path, **fields: Any) -> AsyncIterator[tuple[Agent, list[ScriptedEngine]]]:
     """Run an agent with two engines, and return the engines too."""
-    split, items = fields.pop("split", False), fields.pop("items", False)
+    own = {name: fields.pop(name) for name in ("split", "items", "usage", "long") if name in fields}
     async with (
-        engine(keeps("first", split=split, items=items)) as first,
-        engine(keeps("second", split=split, items=items)) as second,
+        engine(keeps("first", **own)) as first,
+        engine(keeps("second", **own)) as second,
         running_agent(directory, [first.address, second.address], **fields) as agent,
     ):
         yield agent, [first, second]
@@ -233,8 +234,11 @@ def reference(object_id: str, kind: str = "msg_of_the_response") -> dict[str, st
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}])
-async def test_items_of_earlier_responses_are_served_where_they_are(tmp_path: Path, fields: dict[str, Any]) -> None:
-    async with engines_behind_agent(tmp_path, items=True) as (agent, engines):
+@pytest.mark.parametrize(("usage", "long"), [(True, 1), (False, 1), (False, MAX_HELD_BYTES)])
+async def test_items_of_earlier_responses_are_served_where_they_are(
+    tmp_path: Path, fields: dict[str, Any], usage: bool, long: int
+) -> None:
+    async with engines_behind_agent(tmp_path, items=True, usage=usage, long=long) as (agent, engines):
         ours, theirs = with_tenants(agent)
         kept = [await create(agent, ours, **fields) for _ in range(6)]
         first = [each for each in kept if each.startswith("first")]
@@ -265,6 +269,30 @@ async def test_items_of_earlier_responses_are_served_where_they_are(tmp_path: Pa
             assert (answer.status, code(answer.body)) == (404, "not_found"), written
         assert (await proceed(agent, second[0], ours, input=[reference(last)])).status == 404
         assert sum(len(gpu.requests) for gpu in engines) == sent
+
+
+async def test_the_items_of_a_client_that_leaves_at_the_last_event_are_known(tmp_path: Path) -> None:
+    async def stays_open(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if not json.loads(received.body).get("stream"):
+            writer.write(_json(200, {"id": "second", "output": []}))
+            return
+        completed = {"id": "first", "output": _items("first", 1)}
+        last = json.dumps({"type": "response.completed", "response": completed}).encode()
+        writer.write(SSE_HEAD + chunk(b'data: {"type": "response.created", "response": {"id": "first"}}\n\n'))
+        writer.write(chunk(b"data: %b\n\n" % last))
+        await asyncio.Event().wait()
+
+    async with engine(stays_open) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(json.dumps({"model": MODEL, "input": "hello", "stream": True}).encode(), path=RESPONSES))
+        await client.head()
+        received = b""
+        while b"response.completed" not in received:
+            received += await client.chunk()
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1})
+        named = json.dumps({"model": MODEL, "input": [reference("first")]}).encode()
+        assert (await ask(agent, body=named, path=RESPONSES)).status == 200
 
 
 async def test_conversations_are_unknown_since_the_fleet_creates_none(tmp_path: Path) -> None:

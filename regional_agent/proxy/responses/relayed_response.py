@@ -91,8 +91,10 @@ class RelayedResponse:
         """The output that had arrived at the last check, as the parser counts it."""
         self._output_at = now
         """When output last arrived (s), or its last absence was the client's."""
-        self._wants_id = False
-        """Whether the response creates an object whose identifier has not arrived yet."""
+        self._wants_ids = False
+        """Whether the response creates an object whose identifier, or the identifiers of whose items, may arrive."""
+        self._has_id = False
+        """Whether the identifier of the object has arrived."""
         self._ended = False
         """Whether the end of the response has been written."""
         self.is_measured = True
@@ -185,24 +187,28 @@ class RelayedResponse:
             keep_client_object(context, self.attempt, self._proxy.router.requests.objects, self._output_at)
         if intake is None or route is None or not (route.object_id and route.creates_objects):
             return upstream
-        self._wants_id = True
-        self._keep_created_object()
+        self._wants_ids = True
+        self._keep_objects()
         return None
 
-    def _keep_created_object(self) -> None:
-        """Record the location of the object that the response creates, once its identifier has arrived."""
-        intake = self._intake
-        if intake is not None and intake.parser.object_id:
-            objects, now = self._proxy.router.requests.objects, self._proxy.clock()
-            keep_created_object(self._context, self.attempt, intake.parser.object_id, objects, now)
-            self._wants_id = False
+    def _keep_objects(self) -> None:
+        """Record the locations of the object that the response creates, and of its items, once they have arrived."""
+        parser = None if self._intake is None else self._intake.parser
+        if parser is None or not self._wants_ids:
+            return
+        objects, now = self._proxy.router.requests.objects, self._proxy.clock()
+        if parser.object_id and not self._has_id:
+            self._has_id = True
+            keep_created_object(self._context, self.attempt, parser.object_id, objects, now)
+        if parser.item_ids:
+            self._wants_ids = False
+            keep_items(self._context, self.attempt, parser.item_ids, objects, now)
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward a part of the body."""
         if self._intake is not None:
             chunk = self._intake.parser.feed(chunk)
-            if self._wants_id:
-                self._keep_created_object()
+            self._keep_objects()
         if chunk:
             self.writer.add(chunk)
         return None
@@ -213,11 +219,7 @@ class RelayedResponse:
             rest = self._intake.rest + self._intake.parser.finish(complete=True)
             if rest:
                 self.writer.add(rest)
-            if self._wants_id:
-                self._keep_created_object()
-            if item_ids := self._intake.parser.item_ids:
-                objects, now = self._proxy.router.requests.objects, self._proxy.clock()
-                keep_items(self._context, self.attempt, item_ids, objects, now)
+            self._keep_objects()
         outcome = self.outcome()
         return self.write_end(upstream) or outcome
 
