@@ -142,7 +142,7 @@ class AnswerParser:
     @property
     def usage_is_last(self) -> bool:
         """Whether no output has followed the last report of usage, or that report stood at the end of an answer."""
-        return self._final_at >= 0 or self._reported_at == self.delivered
+        return self._final_at > 0 or self._reported_at == self.delivered
 
     @property
     def undecided(self) -> bool:

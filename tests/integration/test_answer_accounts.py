@@ -222,6 +222,22 @@ async def test_a_number_of_tokens_that_is_no_count_is_estimated(tmp_path: Path, 
         assert (inputs, cached) == (12, 8) or number == "NaN"
 
 
+@pytest.mark.parametrize(
+    "stated", [{}, {"completion_tokens": 0}, {"completion_tokens": 1}, {"completion_tokens": None}]
+)
+@pytest.mark.parametrize("choices", [[], [{"index": 0, "delta": {"role": "assistant", "content": ""}}]])
+@pytest.mark.parametrize("asked", [STREAM, ASKED])
+async def test_usage_before_the_output_is_exact_for_the_input_alone(
+    tmp_path: Path, stated: dict[str, Any], choices: list[Any], asked: dict[str, Any]
+) -> None:
+    usage = {"prompt_tokens": 12, "prompt_tokens_details": {"cached_tokens": 8}, **stated}
+    first = event({"id": "c", "choices": choices, "usage": usage})
+    async with engine(streams(first, *WORDS[1:], DONE)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(asked))).status == 200
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 1), {"ok": 1})
+
+
 async def test_what_clients_send_and_engines_echo_is_not_metered(tmp_path: Path) -> None:
     echoed = {"choices": [{"message": {"content": 'x "usage":{"prompt_tokens":9} '}}], "tools": [{"usage": USAGE}]}
     async with engine(responds(body_of(echoed))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
