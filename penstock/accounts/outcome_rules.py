@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     """The deadline that the client set passed before the end of the response; or a time limit passed, and the client
     had read the response more slowly than it arrived."""
     REFUSED = "refused"
-    """The request was authorized, and no region could serve it; no engine had failed it."""
+    """The request was authorized, and no region could serve it; no engine that had received it failed it."""
     DEFERRED = "deferred"
     """No slot was idle for batch work, which runs in idle slots only; or a request with a priority took the slot. The
     agent sends requests of jobs again later."""
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     where no other target could serve the request, which is then refused."""
     ENGINE_CUT = "engine_cut"
     """The response began and ended early: the connection closed, its data was invalid, or its finish reason states that
-    the engine aborted the answer. Also where the connection failed before a response, and no other target could serve
+    the engine aborted the answer. Also where the connection broke before a response, and no other target could serve
     the request, which is then refused."""
     STALLED = "stalled"
     """The engine did not begin to respond in time, or stopped sending during the response."""
@@ -164,7 +164,7 @@ def outcome_of_refusal(
     under an earlier policy.
 
     Args:
-        failed_as: the outcome of the last attempt that failed by the fault of its endpoint; None without one.
+        failed_as: the outcome of the last attempt that an engine failed which had received the request; None without.
         own_deadline: whether the deadline of the request was set by its client.
         is_batch: whether the request has the batch priority.
     """

@@ -50,6 +50,9 @@ the agent does, since the request may be the cause."""
 _BY_UPSTREAM: Final = "upstream_"
 """Beginning of the details of Envoy's own response if the endpoint is its cause."""
 
+_NO_CONNECTION: Final = "connection_failure"
+"""Part of these details if no endpoint received the request."""
+
 _FAULTS_OF_CLIENT: Final = {
     400: Reason.BAD_REQUEST,
     408: Reason.REQUEST_TIMEOUT,
@@ -339,7 +342,8 @@ class PickedRequest:
         attempt = self._attempt
         if attempt is not None and details.startswith(_BY_UPSTREAM):
             attempt.unreachable(self.context, broke=True)
-            self.context.failed_with(RetryReason.CLOSED_EARLY)
+            is_cut = _NO_CONNECTION not in details
+            self.context.failed_with(RetryReason.CLOSED_EARLY if is_cut else RetryReason.CONNECT_FAILED)
         self._refuse(Refusal(Reason.ENGINE_FAILED, f"the endpoint could not be reached: {details}"))
 
     # ends

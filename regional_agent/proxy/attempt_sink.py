@@ -209,6 +209,7 @@ class AttemptSink(TargetSink):
                 if error is not None and is_empty and self.response is not None and self.owner is not None:
                     # Without an error event, the client would receive comments alone, and take them for an answer.
                     self.current.erred(error)
+                    self._context.engine_reported(error.message)
                     self.owner.end(Refusal(_ENGINE_FAILED, error.message))
                     return
                 rest = intake.take_held() + rest

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 NO_NAMES: Final[frozenset[str]] = frozenset()
 
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_CONNECT_FAILED: Final = RetryReason.CONNECT_FAILED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class RequestContext:
@@ -119,7 +120,7 @@ class RequestContext:
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
         self.failed_as: Outcome | None = None
-        """The outcome of the last attempt that failed by the fault of its endpoint; None without one."""
+        """The outcome of the last attempt that an engine failed which had received the request; None without one."""
         self.reported_error = ""
         """The error in a response with status 200, because of which the request left its target; empty for none."""
         self.lacks_model = False
@@ -165,9 +166,9 @@ class RequestContext:
         return self.broken >= MAX_BROKEN
 
     def failed_with(self, why: RetryReason) -> None:
-        """Record the outcome of an attempt that failed, if its endpoint is the cause."""
+        """Record the outcome of an attempt that failed, if an engine that received the request is the cause."""
         outcome = OUTCOMES[why]
-        if RULES[outcome].charges_endpoint:
+        if RULES[outcome].charges_endpoint and why is not _CONNECT_FAILED:
             self.failed_as = outcome
 
     def engine_reported(self, error: str) -> None:
