@@ -20,6 +20,7 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from penstock.fleet.jobs_report import JobsReport
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -396,6 +397,10 @@ class AgentRuntime:
         found += [("endpoint_credentials", endpoint.problem) for endpoint in self.endpoints.every()]
         # Of several files of one kind, any problem is a greater text than the empty one.
         return {kind: max(problem for of, problem in found if of == kind) for kind, _ in found}
+
+    def report_jobs(self, jobs: Callable[[], JobsReport | None]) -> None:
+        """Include what `jobs` returns in the reports from now on."""
+        self._reports.jobs = jobs
 
     def status(self) -> dict[str, Any]:
         """Return the content of the status page."""

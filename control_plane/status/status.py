@@ -11,6 +11,7 @@ from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.report import PeerReport
 from penstock.fleet.traffic_report import TenantReport
 from penstock.health.region_health import RegionState
@@ -178,6 +179,8 @@ class RegionStatus(msgspec.Struct, frozen=True):
     """Demand by the country of the clients, largest first."""
     tenants: tuple[TenantReport, ...] = ()
     """Tenants with most requests now, at most 20."""
+    jobs: JobsReport | None = None
+    """Asynchronous requests and batches that agents of the region run; null in a region without a job store."""
     unready: tuple[UnreadyEndpoint, ...] = ()
     """Endpoints that receive no requests, at most MAX_UNREADY; GET /v1/endpoints lists all."""
     unready_count: int = 0

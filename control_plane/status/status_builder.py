@@ -26,7 +26,7 @@ from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, freshness, pools
-from penstock.fleet.traffic_view import countries, spillover, tenants
+from penstock.fleet.traffic_view import countries, jobs, spillover, tenants
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.regions import Region
@@ -145,6 +145,7 @@ def _region_status(
             CountryStatus(row.country, row.requests_per_s) for row in countries(snapshot, region.name, now)
         ),
         tenants=tenants(snapshot, region.name, now),
+        jobs=jobs(snapshot, region.name, now),
         unready=unready[:MAX_UNREADY],
         unready_count=len(unready),
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
@@ -159,6 +160,8 @@ class AgentReport(msgspec.Struct, frozen=True):
 
     tenants: Annotated[tuple[TenantReport, ...], Meta(max_length=MAX_TENANTS)] = ()
     """The tenants with most requests at this agent."""
+    jobs: JobsReport | None = None
+    """None in a region without a job store."""
 
     @property
     def has_possible_texts(self) -> bool:

@@ -1,7 +1,8 @@
-"""Sums the reports of a region's agents for operators: demand by country, tenants, queues and spill credits."""
+"""Sums the reports of a region's agents for operators: demand by country, tenants, queues, spill credits and jobs."""
 
 from __future__ import annotations
 
+from penstock.fleet.jobs_report import JobsReport, jobs_of_region
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
 
@@ -39,3 +40,8 @@ def tenants(snapshot: Snapshot, region: str, now: float) -> tuple[TenantReport, 
     """Returns the busiest tenants of a region, over the agents whose reports have weight."""
     fresh = [held.report for held in snapshot.of(region) if freshness(now - held.received_at) > 0.0]
     return busiest_tenants(row for report in fresh for row in report.tenants)
+
+
+def jobs(snapshot: Snapshot, region: str, now: float) -> JobsReport | None:
+    """Returns the jobs of a region, over the agents whose reports have weight; None without a job store."""
+    return jobs_of_region(held.report.jobs for held in snapshot.of(region) if freshness(now - held.received_at) > 0.0)

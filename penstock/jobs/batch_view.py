@@ -31,7 +31,13 @@ def state_of(claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool) -
 
 
 def batch_object(
-    record: BatchRecord, claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool, now: float
+    record: BatchRecord,
+    claim: Claim | None,
+    end: BatchEnd | None,
+    *,
+    is_cancelled: bool,
+    now: float,
+    expected_of_waiting: int | None = None,
 ) -> dict[str, Any]:
     """The batch as a JSON object (https://platform.openai.com/docs/api-reference/batch/object).
 
@@ -40,6 +46,7 @@ def batch_object(
 
     Args:
         now: Unix time (s).
+        expected_of_waiting: that time of a batch that no agent runs yet.
     """
     state = state_of(claim, end, is_cancelled=is_cancelled)
     counts, started_at = BatchCounts(), None
@@ -53,6 +60,9 @@ def batch_object(
             {"code": each.code, "message": each.message, "line": each.line, "param": each.param} for each in end.errors
         ]
         errors = {"object": "list", "data": data}
+    expected = expected_at(record, claim, now) if end is None else None
+    if state is BatchState.VALIDATING:
+        expected = expected_of_waiting
     shown: dict[str, Any] = {
         "id": record.id,
         "object": "batch",
@@ -71,7 +81,7 @@ def batch_object(
         "cancelling_at": None,
         "request_counts": {"total": record.requests, "completed": counts.completed, "failed": counts.failed},
         "metadata": record.metadata,
-        "expected_completion_at": expected_at(record, claim, now) if end is None else None,
+        "expected_completion_at": expected,
     }
     if end is not None:
         shown[_ENDED_AT[end.state]] = _seconds(end.at)

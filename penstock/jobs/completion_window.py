@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.jobs.job_records import BatchRecord, Claim
@@ -51,3 +52,17 @@ def expected_at(batch: BatchRecord, claim: Claim | None, now: float) -> int | No
         return None
     left = batch.requests - claim.counts.completed - claim.counts.failed
     return int(now + max(0, left) / claim.per_s)
+
+
+def expected_of_waiting(requests: int, running: Iterable[tuple[int, float]], last_per_s: float, now: float) -> int | None:
+    """Unix time (s) at which a batch that no agent runs yet would be complete, behind those that run; None while no
+    request of a batch has ended.
+
+    Args:
+        requests: of the batch.
+        running: requests left of each batch that runs, and its rate (1/s) so far.
+        last_per_s: rate of the last batch that has ended, which counts if none runs; 0 for none.
+    """
+    found = list(running)
+    per_s = sum(rate for _, rate in found) if found else last_per_s
+    return int(now + (requests + sum(left for left, _ in found)) / per_s) if per_s > 0.0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from penstock.jobs.async_request import AsyncRequest, JobState
 from penstock.jobs.job_records import Claim
@@ -62,12 +62,12 @@ class RequestQueue:
             place = self.unfinished
         return forecast(place, paces, path, now)
 
-    def status(self, now: float) -> dict[str, Any]:
-        """What the status page shows of the requests that wait."""
+    def waiting(self, now: float) -> tuple[int, int | None]:
+        """How many requests wait, and when (Unix time, s) the last one is expected to start; None if unknown."""
         paces = [self.own, *self.others]
         waiting = self.unfinished - sum(pace.running for pace in paces)
         expected = forecast(self.unfinished - 1, paces, "", now) if waiting > 0 else UNKNOWN
-        return {"waiting_requests": max(0, waiting), "last_request_starts_at": expected.starts_at}
+        return max(0, waiting), expected.starts_at
 
 
 def path_of(request: AsyncRequest) -> str:

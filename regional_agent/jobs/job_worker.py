@@ -10,15 +10,17 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
+from penstock.fleet.jobs_report import MAX_BATCHES, MAX_TEXT, BatchReport, JobsReport
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, UnchangedValues, may_claim, next_claim
-from penstock.jobs.completion_window import expected_at, shown_deadline
+from penstock.jobs.completion_window import expected_at, expected_of_waiting, shown_deadline
 from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
@@ -41,9 +43,6 @@ from regional_agent.services.job_service import JobService
 
 POLL_S: Final = 5.0
 """Interval (s) of looks for jobs that no agent runs."""
-
-MAX_BATCHES: Final = 32
-"""Batches that one agent runs at a time."""
 
 MISSING_S: Final = 3600.0
 """Time (s) after which the mark of a job that was never written is removed."""
@@ -87,6 +86,8 @@ class JobWorker:
         self._rng = Random()
         self._wake = asyncio.Event()
         self._batches: dict[str, BatchRun] = {}
+        self._last_per_s = 0.0
+        """Rate (requests/s) of the last batch that has ended here."""
         self._requests: dict[str, RequestRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
@@ -134,24 +135,41 @@ class JobWorker:
         else:
             await asyncio.wait({task}, timeout=timeout_s)
 
+    def report(self) -> JobsReport | None:
+        """Return the jobs for the control plane; None without a job store."""
+        if self._stores.store is None:
+            return None
+        now = time.time()
+        waiting, last_starts_at = self.queue.waiting(now)
+        batches = tuple(
+            BatchReport(
+                batch,
+                run.counts.completed,
+                run.counts.failed,
+                run.record.requests,
+                shown_deadline(run.record.expires_at),
+                expected_at(run.record, run.claim, now),
+            )
+            for batch, run in self._batches.items()
+        )
+        return JobsReport(len(self._requests), waiting, last_starts_at, batches, self.problem[:MAX_TEXT])
+
     def status(self) -> dict[str, Any]:
         """Return the fields of the status page."""
+        report = self.report() or JobsReport()
         return {
             "store": None if self._stores.store is None else self._stores.store.name,
-            "store_problem": self.problem or None,
-            "requests": len(self._requests),
-            **self.queue.status(time.time()),
-            "batches": {
-                batch: {
-                    "completed": run.counts.completed,
-                    "failed": run.counts.failed,
-                    "total": run.record.requests,
-                    "expires_at": shown_deadline(run.record.expires_at),
-                    "expected_completion_at": expected_at(run.record, run.claim, time.time()),
-                }
-                for batch, run in self._batches.items()
-            },
+            "store_problem": report.problem or None,
+            "requests": report.requests,
+            "waiting_requests": report.waiting_requests,
+            "last_request_starts_at": report.last_request_starts_at,
+            "batches": {batch.id: msgspec.to_builtins(batch) for batch in report.batches},
         }
+
+    def expected_of_waiting(self, batch: BatchRecord, now: float) -> int | None:
+        """Return when (Unix time, s) a batch that no agent runs yet would be complete, as far as this agent can tell."""
+        running = ((run.requests_left, run.per_s) for run in self._batches.values())
+        return expected_of_waiting(batch.requests, running, self._last_per_s, now)
 
     def concurrency(self, batch: str) -> int:
         """Return how many requests a batch may run or queue at a time now."""
@@ -292,6 +310,7 @@ class JobWorker:
             self._not_before[job] = time.monotonic() + LEASE_S
         else:
             if isinstance(end, BatchEnd):
+                self._last_per_s = (run.per_s if isinstance(run, BatchRun) else 0.0) or self._last_per_s
                 self._metrics.ended(end.state)
                 log.info("a batch has ended", batch=job, state=end.state.value, completed=end.counts.completed)
             elif isinstance(run, RequestRun) and end is not None and end.state is JobState.COMPLETED:

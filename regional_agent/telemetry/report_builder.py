@@ -11,6 +11,7 @@ import msgspec
 from adapters.release import release
 from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
+from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
 from penstock.fleet.traffic_report import SpilloverReport, busiest_tenants
 from penstock.tenancy.refusals import MAX_REPORTED
@@ -57,6 +58,8 @@ class ReportBuilder:
         self._certificate_expires_at = certificate_expires_at
         self._clock = clock
         self._seq = 0
+        self.jobs: Callable[[], JobsReport | None] = lambda: None
+        """Returns the jobs of this agent; None without a job store."""
 
     def build(self) -> AgentReport:
         """Build the next report. Updates the demand rates to the current time."""
@@ -95,6 +98,7 @@ class ReportBuilder:
             other_refusals=self._state.tally.refusals.newest(time.time()),
             issuers_asked=self._state.config.issuers.asked()[:MAX_REPORTED],
             tenants=busiest_tenants(self._state.queue.tenants()),
+            jobs=self.jobs(),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

@@ -7,6 +7,7 @@ import { eventList, latestEvents } from "./events.js";
 import { REASONS, countries, demandOf, flows, isAway, load, modelLoad, models, overridesOf, spilloverOf } from "./fleet.js";
 import { count, duration, percent, rate } from "./format.js";
 import { History, LOAD, SHARE, spark } from "./history.js";
+import { jobs } from "./jobs.js";
 import { FleetMap, legend } from "./map.js";
 import { SEVERITY } from "./map_layout.js";
 
@@ -88,6 +89,7 @@ export class NowView {
           ...region.unready.map((each) => [regionLink(region.name), each.name, h("span", { class: `badge ${each.state}` }, each.state), each.reason]),
           ...(region.unready_count > region.unready.length ? [[regionLink(region.name), `${region.unready_count - region.unready.length} more`, "", ""]] : []),
         ]).slice(0, MAX_ROWS), "None.")),
+      jobs(status.regions),
       section("Clients by country", "Demand of all models.", table("Clients by country", ["country", "demand", "share"], countryRows(clients),
         "No request yet.")),
       latestEvents(this.events));

@@ -9,6 +9,7 @@ import { REASONS, assignedTo, demandOf, flows, load, overridesOf, spilloverOf } 
 import { count, duration, moment, percent, rate, shortDigest } from "./format.js";
 import { regionLink, target } from "./alarms.js";
 import { History, LOAD, SHARE, spark } from "./history.js";
+import { jobs } from "./jobs.js";
 import { attainment, badge, meter } from "./now.js";
 
 /** Longest list of endpoints that the heat map shows. */
@@ -74,6 +75,7 @@ export class RegionView {
       section("Demand of its clients", "", table("Demand", ["model", "residency class", "demand"],
         region.demand.map((each) => [each.model, each.residency, rate(each.requests_per_s)])),
       table("Demand by country", ["country", "demand"], region.countries.slice(0, 10).map((each) => [countryName(each.country), rate(each.requests_per_s)]), "")),
+      jobs([region]),
       latestEvents(events.filter((event) => concerns(event, this.name))));
   }
 

@@ -29,8 +29,20 @@ MAX_IDEMPOTENCY_KEY: Final = 256
 class BatchesApi:
     """The batches of one tenant."""
 
-    def __init__(self, store: OpenStore, sender: JobSender, on_created: Callable[[], None]) -> None:
-        """Create the API for requests of `sender`; `on_created` is called when a batch can be run."""
+    def __init__(
+        self,
+        store: OpenStore,
+        sender: JobSender,
+        on_created: Callable[[], None],
+        expected_of_waiting: Callable[[BatchRecord, float], int | None],
+    ) -> None:
+        """Create the API for requests of `sender`.
+
+        Args:
+            on_created: called when a batch can be run.
+            expected_of_waiting: returns when (Unix time, s) a batch that no agent runs yet would be complete.
+        """
+        self._expected_of_waiting = expected_of_waiting
         self._opened = store
         self._batches: BatchStore = store.batches
         self._files: FileStore = store.files
@@ -137,7 +149,10 @@ class BatchesApi:
     async def _object(self, record: BatchRecord) -> dict[str, object]:
         progress = await self._batches.progress(JobPaths(record.sender.tenant, record.id))
         now = self._files.clock()
-        return batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled, now=now)
+        expected = self._expected_of_waiting(record, now)
+        return batch_object(
+            record, *progress[:2], is_cancelled=progress.is_cancelled, now=now, expected_of_waiting=expected
+        )
 
 
 def idempotency_key_of(value: bytes) -> bytes:

@@ -231,8 +231,11 @@ class JobRoutes:
         if item.startswith(store_paths.MESSAGE_BATCH):
             return partial(MessageBatchesApi(store, sender, checks, wake).view, item)
         if item.startswith(store_paths.BATCH):
-            return partial(BatchesApi(store, sender, wake).view, item)
+            return partial(self._batches(store, sender).view, item)
         return partial(JobsApi(store, sender, wake, self._worker.queue).view, item)
+
+    def _batches(self, store: OpenStore, sender: JobSender) -> BatchesApi:
+        return BatchesApi(store, sender, self._worker.wake, self._worker.expected_of_waiting)
 
     def _is_permitted(self, request: Request, connection: ClientConnection, tenant: str) -> bool:
         """Whether the policy in force still permits a stream of events, and the agent does not shut down."""
@@ -258,7 +261,7 @@ class JobRoutes:
         page, wake, queue = page_of(request), self._worker.wake, self._worker.queue
         apis: dict[str, Callable[[OpenStore], ListedStore]] = {
             "files": lambda store: FilesApi(store, sender.tenant).listed(page.purpose),
-            "batches": lambda store: BatchesApi(store, sender, wake).listed(),
+            "batches": lambda store: self._batches(store, sender).listed(),
             "jobs": lambda store: JobsApi(store, sender, wake, queue).listed(),
             "message batches": lambda store: MessageBatchesApi(store, sender, checks, wake).listed(),
         }
@@ -281,7 +284,7 @@ class JobRoutes:
     ) -> Answer:
         name, item, wake, store = operation.name, operation.item, self._worker.wake, await holder()
         files, jobs = FilesApi(store, sender.tenant), JobsApi(store, sender, wake, self._worker.queue)
-        batches, messages = BatchesApi(store, sender, wake), MessageBatchesApi(store, sender, checks, wake)
+        batches, messages = self._batches(store, sender), MessageBatchesApi(store, sender, checks, wake)
         of_items: dict[str, Callable[[str], Awaitable[Answer]]] = {
             "file": files.show,
             "content": files.content,

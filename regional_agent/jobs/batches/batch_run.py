@@ -112,6 +112,12 @@ class BatchRun:
         """Number of requests without a result."""
         return self.record.requests - (0 if self._results is None else self._results.done.count)
 
+    @property
+    def per_s(self) -> float:
+        """Rate (1/s) of results since this agent began to run the batch."""
+        elapsed_s = time.monotonic() - self._began_at
+        return (self.counts.completed + self.counts.failed - self._began_with) / elapsed_s if elapsed_s > 0 else 0.0
+
     async def run(self) -> BatchEnd | None:
         """Run the batch to its end, and return it; None if another agent has ended it.
 
@@ -306,11 +312,8 @@ class BatchRun:
 
     async def _renew(self) -> None:
         now, counts = time.time(), self.counts
-        elapsed_s = time.monotonic() - self._began_at
-        new = counts.completed + counts.failed - self._began_with
         state = BatchState.IN_PROGRESS if self._ends_as is not BatchState.CANCELLED else BatchState.CANCELLING
-        per_s = new / elapsed_s if elapsed_s > 0 else 0.0
-        claim = replace(self.claim, until=now + LEASE_S, counts=counts, per_s=per_s, state=state)
+        claim = replace(self.claim, until=now + LEASE_S, counts=counts, per_s=self.per_s, state=state)
         await self._batches.renew(self.paths, claim)
         self.claim, self._until = claim, claim.until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import RenderableType
@@ -15,6 +15,8 @@ from control_plane.cli.api_client import Unreachable
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
+
+UNKNOWN: Final = "not known until a request has ended"
 
 
 @with_fleet_options
@@ -59,14 +61,15 @@ def _view(found: Mapping[str, JobsStatus], now: float) -> RenderableType:
 def _rows(status: JobsStatus, now: float) -> Iterator[tuple[str, ...]]:
     for batch, progress in status.batches.items():
         counts = (str(progress.completed), str(progress.failed), str(progress.total))
-        yield batch, *counts, _in(progress.expected_completion_at, now), _in(progress.expires_at, now)
+        expected = _in(progress.expected_completion_at, now, UNKNOWN)
+        yield batch, *counts, expected, _in(progress.expires_at, now)
     if not status.batches or status.requests or status.waiting_requests:
-        starts = _in(status.last_request_starts_at, now)
+        starts = _in(status.last_request_starts_at, now, f"at a time that is {UNKNOWN}")
         waiting = (
             f"; the last of {status.waiting_requests} that wait starts {starts}" if status.waiting_requests else ""
         )
         yield f"{status.requests} requests run{waiting}", "", "", "", "", ""
 
 
-def _in(at: float | None, now: float) -> str:
-    return "-" if at is None else f"in {max(0.0, at - now):,.0f} s"
+def _in(at: float | None, now: float, otherwise: str = "-") -> str:
+    return otherwise if at is None else f"in {max(0.0, at - now):,.0f} s"

@@ -1,9 +1,10 @@
 import msgspec
 
+from penstock.fleet.jobs_report import MAX_BATCHES, BatchReport, JobsReport
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
-from penstock.fleet.traffic_view import countries, spillover, tenants
+from penstock.fleet.traffic_view import countries, jobs, spillover, tenants
 
 
 def snapshot(*received_at: float) -> Snapshot:
@@ -44,3 +45,20 @@ def test_the_busiest_tenants_are_kept() -> None:
     parts = [TenantReport(f"t{number}", number, 0) for number in range(30)]
     kept = busiest_tenants([*parts, TenantReport("t0", 0, 100)])
     assert [each.tenant for each in kept] == ["t0", *(f"t{number}" for number in range(29, 10, -1))]
+
+
+def test_the_jobs_of_a_region_are_those_of_its_agents() -> None:
+    batches = tuple(BatchReport(f"batch_{number:02}", 1, 0, 9, 500, 400) for number in range(MAX_BATCHES))
+    parts = (
+        JobsReport(2, 7, 300, batches, "the store is away"),
+        JobsReport(1, 6, None, (BatchReport("batch_00a", 0, 0, 5),)),
+        None,
+    )
+    held = {
+        ("a", str(number)): HeldReport(AgentReport("a", str(number), 1, 1, 0.0, jobs=part), 0.0)
+        for number, part in enumerate(parts)
+    }
+    found = jobs(Snapshot(held), "a", 0.0)
+    assert found == JobsReport(3, 7, 300, (batches[0], parts[1].batches[0], *batches[1:-1]), "the store is away")
+    assert jobs(Snapshot(held), "a", 2 * FADED_S) is None
+    assert jobs(Snapshot(held), "b", 0.0) is None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, end_running, is_end
 from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim, next_claim
-from penstock.jobs.completion_window import NO_DEADLINE, deadline_of, expected_at
+from penstock.jobs.completion_window import NO_DEADLINE, deadline_of, expected_at, expected_of_waiting
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.item_results import Next, error_line, next_of, result_line
 from penstock.jobs.job_records import BatchCounts, BatchRecord, Claim, JobSender
@@ -166,3 +166,7 @@ def test_windows_and_forecasts() -> None:
     assert expected_at(record, None, 0.0) is None
     assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0), 500.0) is None
     assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0, BatchCounts(90, 20), per_s=0.5), 500.0) == 500
+    assert expected_of_waiting(100, [], 0.0, 500.0) is None, "no request of a batch has ended"
+    assert expected_of_waiting(100, [], 4.0, 500.0) == 525, "by the rate of the last batch"
+    assert expected_of_waiting(100, [(50, 0.0)], 4.0, 500.0) is None
+    assert expected_of_waiting(100, [(50, 1.0), (30, 0.5)], 4.0, 500.0) == 620, "behind those that run"

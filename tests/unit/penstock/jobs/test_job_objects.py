@@ -93,6 +93,9 @@ def test_a_batch_of_openai(
     claim: Claim | None, end: BatchEnd | None, is_cancelled: bool, changed: dict[str, Any]
 ) -> None:
     assert batch_object(RECORD, claim, end, is_cancelled=is_cancelled, now=200.0) == NEW | changed
+    waits = changed == {}
+    shown = batch_object(RECORD, claim, end, is_cancelled=is_cancelled, now=200.0, expected_of_waiting=777)
+    assert shown == NEW | changed | ({"expected_completion_at": 777} if waits else {})
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_requests_of_lost_regions_count_until_they_are_no_longer_finished_here()
 
 def test_the_status_has_what_waits_at_all_agents() -> None:
     waiting = queue("a", "b", "c")
-    assert waiting.status(NOW) == {"waiting_requests": 3, "last_request_starts_at": 1030}
+    assert waiting.waiting(NOW) == (3, 1030)
     waiting.others = [AgentPace(NOW, 1, 1, {"": 10.0})]
-    assert waiting.status(NOW) == {"waiting_requests": 2, "last_request_starts_at": 1010}
-    assert queue(running=2).status(NOW) == {"waiting_requests": 0, "last_request_starts_at": None}
+    assert waiting.waiting(NOW) == (2, 1010)
+    assert queue(running=2).waiting(NOW) == (0, None)
