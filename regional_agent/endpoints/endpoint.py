@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Final
 
 import structlog
 
+from penstock.health.adapter_ejections import AdapterEjections
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_facts import EngineFacts, room_text
 from penstock.health.engine_kinds import ENGINES, EngineKind
@@ -24,6 +25,7 @@ from penstock.health.outlier_ejection import (
     made_progress,
     request_ended,
     request_sent,
+    room_to_eject,
 )
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
 from penstock.health.unanswered_probes import Occupation
@@ -80,6 +82,8 @@ class Endpoint(EndpointAccount):
         """The last value of `ejection` that another success left unchanged."""
         self.ejected_by = ""
         """The outcome that ejected the endpoint last; empty if none did."""
+        self.adapter_ejections = AdapterEjections()
+        """The adapters that are ejected here although the endpoint is not."""
         self.kv_events: KvEventFollower | None = None
         """Follower of the engine's KV events; None if KV events are not read."""
         self.drained_because = ""
@@ -343,6 +347,27 @@ class Endpoint(EndpointAccount):
             self.ejected_by = outcome.value
             self.traffic.ejections += 1
         return is_ejected
+
+    def adapter_ended(
+        self, adapter: str, outcome: AttemptOutcome, started_at: float, others: Iterable[Endpoint]
+    ) -> bool | None:
+        """Apply the outcome of a request for an adapter; None if it counts against the endpoint.
+
+        Returns whether it ejects the adapter, which never happens at more than a part of the endpoints that have it.
+
+        Args:
+            others: all endpoints of the region.
+        """
+        detection, ejections = self._detection, self.adapter_ejections
+        now, ended = detection.clock(), EndedAttempt(outcome, started_at)
+        is_success = outcome is _SERVED
+        if not (adapter in ejections if is_success else ejections.charges(adapter, outcome, now)):
+            return None
+        having = [each for each in others if each.has_adapter(adapter)]
+        out = sum(not each.view.ready or each.adapter_ejections.is_out(adapter, now) for each in having)
+        may_eject = room_to_eject(out, len(having), detection.rules)
+        ejects = ejections.ended(adapter, ended, now, detection.rules, detection.rng, may_eject=may_eject)
+        return None if is_success else ejects
 
     def make_suspect(self, stall: Stall) -> bool:
         """Make the endpoint suspect, unless the evidence is weak and a pool has too many ejected; returns whether."""

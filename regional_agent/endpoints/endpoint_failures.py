@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -28,18 +28,26 @@ class _Sent(NamedTuple):
     tenant: str
     at: float
     outcome: AttemptOutcome
+    adapter: str
 
 
 class EndpointFailures:
     """Outcomes of the requests of one agent."""
 
-    def __init__(self, clock: Callable[[], float], on_ejected: Callable[[AttemptOutcome], None]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_ejected: Callable[[AttemptOutcome], None],
+        endpoints: Callable[[], Iterable[Endpoint]],
+    ) -> None:
         """Create a record without failures.
 
         Args:
             clock: monotonic, in seconds.
             on_ejected: called at every ejection, with the outcome that caused it.
+            endpoints: returns the endpoints of the region.
         """
+        self._endpoints = endpoints
         self._clock = clock
         self._on_ejected = on_ejected
         self._by_tenant = TenantFailures()
@@ -47,11 +55,14 @@ class EndpointFailures:
         self.suspects = SuspectRequests()
         """The requests that broke several endpoints."""
 
-    def ended(self, endpoint: Endpoint, tenant: str, outcome: AttemptOutcome, sent_at: float) -> None:
+    def ended(
+        self, endpoint: Endpoint, tenant: str, outcome: AttemptOutcome, sent_at: float, adapter: str = ""
+    ) -> None:
         """Apply the outcome of a request that a tenant's client sent.
 
         Args:
             sent_at: when the request was sent to the endpoint (s).
+            adapter: name of the adapter that the request is for; empty for none.
         """
         by_tenant = self._by_tenant
         if outcome is _SERVED:
@@ -59,13 +70,25 @@ class EndpointFailures:
                 by_tenant.served(tenant, endpoint.name, self._clock())
         elif outcome not in _NOT_BY_REQUESTS and not by_tenant.failed(tenant, endpoint.name, self._clock()):
             outcome = AttemptOutcome.INCONCLUSIVE
+        if adapter:
+            ejects = endpoint.adapter_ended(adapter, outcome, sent_at, self._endpoints())
+            if ejects:
+                log.warning("adapter ejected", endpoint=endpoint.name, adapter=adapter, after=outcome.value)
+            if ejects is not None:
+                outcome = AttemptOutcome.INCONCLUSIVE
         if endpoint.ended(outcome, sent_at):
             until_s = endpoint.ejection.until - endpoint.ejection.since
             log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
             self._on_ejected(outcome)
 
     def failed_before_response(
-        self, endpoint: Endpoint, tenant: str, request: object, outcome: AttemptOutcome, sent_at: float
+        self,
+        endpoint: Endpoint,
+        tenant: str,
+        request: object,
+        outcome: AttemptOutcome,
+        sent_at: float,
+        adapter: str = "",
     ) -> bool:
         """Record that a request failed before its client received a response. The cause is decided later, by `check`.
 
@@ -76,9 +99,10 @@ class EndpointFailures:
             request: identifies the request, which may fail at other endpoints too.
             outcome: UNREACHABLE for a connection that broke, or an error of the engine.
             sent_at: when the request was sent to the endpoint (s).
+            adapter: name of the adapter that the request is for; empty for none.
         """
         now = self._clock()
-        together = self._undecided.broke(request, _Sent(endpoint, tenant, sent_at, outcome), now)
+        together = self._undecided.broke(request, _Sent(endpoint, tenant, sent_at, outcome, adapter), now)
         for sent in together:
             self._by_tenant.failed(sent.tenant, sent.endpoint.name, now)
             self.ended(sent.endpoint, sent.tenant, AttemptOutcome.INCONCLUSIVE, sent.at)
@@ -95,9 +119,9 @@ class EndpointFailures:
     def began(self, request: object) -> None:
         """Record that the response of a request began that failed before: the other endpoint was the cause."""
         for sent in self._undecided.began(request):
-            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at)
+            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at, sent.adapter)
 
     def check(self, now: float) -> None:
         """Apply the failures that count against their endpoints by `now` (s). Called a few times a second."""
         for sent in self._undecided.decided(now):
-            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at)
+            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at, sent.adapter)

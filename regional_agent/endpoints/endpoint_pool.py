@@ -88,8 +88,12 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.update_speeds()
 
     def without_adapter(self, name: str) -> frozenset[str]:
-        """Return the names of the endpoints that have no adapter of this name."""
-        return frozenset(endpoint.name for endpoint in self.endpoints if not endpoint.has_adapter(name))
+        """Return the names of the endpoints that have no adapter of this name, or have ejected it."""
+        return frozenset(
+            endpoint.name
+            for endpoint in self.endpoints
+            if not endpoint.has_adapter(name) or endpoint.adapter_ejections.is_out(name, endpoint.now())
+        )
 
     def outside(self, subset: EndpointSubset) -> frozenset[str]:
         """Return the names of the endpoints that are not in `subset`."""

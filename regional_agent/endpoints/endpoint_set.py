@@ -89,7 +89,7 @@ class EndpointSet:
         self._connections = connections
         self._rng = rng
         self._outlier_detection = settings.outlier_detection or OutlierDetection(rng=rng)
-        self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected)
+        self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected, self.every)
         """Receives the outcomes of requests."""
         self._progress = ProgressMonitor(
             lambda model: self.pool(model).endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect

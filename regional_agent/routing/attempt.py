@@ -255,7 +255,8 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is None and usage is not None:
                 services.chooser.learn_length(self.estimate, now, usage)
             if not self._judged_later:
-                services.endpoints.failures.ended(endpoint, self.estimate.tenant, outcome, self.since)
+                estimate = self.estimate
+                services.endpoints.failures.ended(endpoint, estimate.tenant, outcome, self.since, estimate.adapter)
         except Exception:
             # The reservation is released, so a failure to learn must not fail the request.
             log.exception("learning from a finished request failed", endpoint=endpoint.name, model=self.estimate.model)
@@ -288,8 +289,10 @@ class LocalAttempt(Placement[Endpoint]):
     def _judge_later(self, context: RequestContext, outcome: AttemptOutcome) -> bool:
         """Leave it to `EndpointFailures` whether the endpoint or the request is the cause; returns its result."""
         self._judged_later = True
-        failures, tenant = self._services.endpoints.failures, self.estimate.tenant
-        return failures.failed_before_response(self.endpoint, tenant, context, outcome, self.since)
+        failures, estimate = self._services.endpoints.failures, self.estimate
+        return failures.failed_before_response(
+            self.endpoint, estimate.tenant, context, outcome, self.since, estimate.adapter
+        )
 
     def _judge_again(self) -> None:
         """Let an error of the engine count against no endpoint if an earlier attempt of the request failed too."""
@@ -310,7 +313,8 @@ class LocalAttempt(Placement[Endpoint]):
     def charge_missing_model(self) -> None:
         """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""
         endpoints = self._services.endpoints
-        endpoints.failures.ended(self.endpoint, self.estimate.tenant, endpoints.engine_error(), self.since)
+        tenant, adapter = self.estimate.tenant, self.estimate.adapter
+        endpoints.failures.ended(self.endpoint, tenant, endpoints.engine_error(), self.since, adapter)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Record a failure before a response.

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from penstock.health.engine_kinds import EngineKind
+from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.models import Model
 from penstock.routes.presets.preset_registry import preset_routes
+from regional_agent.endpoints.endpoint import OutlierDetection
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
+from tests.support.clocks import AdvancingClock
 from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import Answer, RawClient
@@ -30,6 +35,8 @@ class LoraEngine(SmallHttp):
     def __init__(self, *adapters: str, base: str = MODEL, folder: str = "/adapters") -> None:
         self.base, self.adapters, self.folder = base, adapters, folder
         self.asked_for: list[str] = []
+        self.broken: set[str] = set()
+        """Names whose requests fail."""
         super().__init__(self._page)
 
     def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
@@ -41,6 +48,8 @@ class LoraEngine(SmallHttp):
             return 200, b""
         name = json.loads(body)["model"]
         self.asked_for.append(name)
+        if name in self.broken:
+            return 500, b'{"error": "out of range"}'
         return (
             (200, b'{"choices": []}') if name in (self.base, *self.adapters) else (404, b'{"error": "no such model"}')
         )
@@ -178,3 +187,40 @@ async def get(agent: Agent, path: str, *headers: str) -> Answer:
     answer = await client.answer()
     client.close()
     return answer
+
+
+async def test_an_adapter_that_fails_at_one_endpoint_leaves_that_endpoint_and_not_its_base_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = AdvancingClock()
+    rules = EjectionRules(base_s=60.0)
+    monkeypatch.setattr(
+        "regional_agent.endpoints.endpoint_set.OutlierDetection", lambda rng: OutlierDetection(rules, 0.0, clock, rng)
+    )
+    sick, well = LoraEngine("lora-sql", "lora-js"), LoraEngine("lora-sql")
+    sick.broken = {"lora-sql", "lora-js"}
+    async with serving(tmp_path, [sick, well]) as agent:
+        first = agent.endpoints.pool(MODEL).endpoints[0]
+        for _ in range(40):
+            assert (await ask(agent, body=chat("lora-sql"))).status == 200, "the other endpoint serves it"
+            if first.adapter_ejections.out(clock()):
+                break
+        assert endpoint_status(first, None)["ejected_adapters"] == ["lora-sql"]
+        assert (first.ejection.state, first.view.ready) == (EjectionState.NONE, True)
+        failed = len(sick.asked_for)
+        for _ in range(4):
+            assert (await ask(agent, body=chat("lora-sql"))).status == 200
+        assert len(sick.asked_for) == failed
+        for _ in range(6):
+            assert (await ask(agent, body=chat("lora-js"))).status == 500, "at its only endpoint, it is not ejected"
+            assert (await ask(agent, body=chat(MODEL))).status == 200
+        assert MODEL in sick.asked_for
+        assert (first.ejection.state, first.adapter_ejections.out(clock())) == (EjectionState.NONE, ["lora-sql"])
+        sick.broken = set()
+        clock.skipped_s = 61.0
+        for _ in range(40):
+            assert (await ask(agent, body=chat("lora-sql"))).status == 200
+            if sick.asked_for[-1] == "lora-sql":
+                break
+        assert sick.asked_for[-1] == "lora-sql"
+        assert first.adapter_ejections.out(clock()) == []
