@@ -1,4 +1,4 @@
-"""Reports of asynchronous requests and batches, for operators only: their numbers and forecasts, and nothing of them."""
+"""Reports of asynchronous requests and batches, for operators only: their numbers and forecasts alone."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
+from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
 from penstock.fleet.message_bytes import MessageBytes
 from penstock.fleet.request_counts import RequestCounts

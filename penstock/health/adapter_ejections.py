@@ -1,7 +1,7 @@
 """Ejection of single adapters at one endpoint: a broken adapter must not take away the base model and other adapters.
 
-Errors that the engine reports for requests of an adapter count against the adapter alone, by the rules of endpoints. What
-concerns the whole server counts against the endpoint: connections, credentials, a lack of progress. So do the errors of
+Errors that the engine reports for requests of an adapter count against the adapter alone, by the rules of endpoints.
+What concerns the server counts against the endpoint: connections, credentials, a lack of progress. So do the errors of
 an adapter while MANY others are ejected there, since the engine is the likely cause then.
 """
 

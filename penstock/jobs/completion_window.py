@@ -54,7 +54,9 @@ def expected_at(batch: BatchRecord, claim: Claim | None, now: float) -> int | No
     return int(now + max(0, left) / claim.per_s)
 
 
-def expected_of_waiting(requests: int, running: Iterable[tuple[int, float]], last_per_s: float, now: float) -> int | None:
+def expected_of_waiting(
+    requests: int, running: Iterable[tuple[int, float]], last_per_s: float, now: float
+) -> int | None:
     """Unix time (s) at which a batch that no agent runs yet would be complete, behind those that run; None while no
     request of a batch has ended.
 

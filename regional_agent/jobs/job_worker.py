@@ -167,7 +167,7 @@ class JobWorker:
         }
 
     def expected_of_waiting(self, batch: BatchRecord, now: float) -> int | None:
-        """Return when (Unix time, s) a batch that no agent runs yet would be complete, as far as this agent can tell."""
+        """Return when (Unix time, s) a batch that no agent runs yet would be complete, by what this agent runs."""
         running = ((run.requests_left, run.per_s) for run in self._batches.values())
         return expected_of_waiting(batch.requests, running, self._last_per_s, now)
 
