@@ -65,7 +65,9 @@ from control_plane.evaluation.evaluator import Evaluator
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
+from control_plane.leadership import giving_way
 from control_plane.leadership.forwarded_caller import ForwardedCallers
+from control_plane.leadership.giving_way import GivingWay
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.leadership.leadership_states import MIN_LEASE_TTL_S
@@ -97,6 +99,7 @@ from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_history import StatusHistory
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
+from control_plane.steady_clock import SteadyClock
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader
 from control_plane.tenants.issuer_key_publisher import APART_S as ISSUER_APART_S
@@ -127,12 +130,6 @@ REPAIR_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-def steady_unix_clock() -> Callable[[], float]:
-    """Return a clock of Unix time (s) that does not jump when the system clock is set."""
-    offset = time.time() - time.monotonic()
-    return lambda: time.monotonic() + offset
-
-
 class ControlPlane:
     """One control plane without its HTTP server. Each part receives the parts that it uses, and not this object.
 
@@ -143,6 +140,7 @@ class ControlPlane:
         policy_reader: reads the policy bundle.
         leader_lease_s: time to live (s) of the leader's lease.
         tls: returns the context for a new connection to another control plane; None: the system's trust store.
+        clock: the clock by which everything is timed except leases; None: a new one.
     """
 
     def __init__(
@@ -154,8 +152,9 @@ class ControlPlane:
         policy_reader: BundleReader,
         leader_lease_s: int = MIN_LEASE_TTL_S,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        clock: SteadyClock | None = None,
     ) -> None:
-        clock, rng = steady_unix_clock(), Random()
+        clock, rng = clock or SteadyClock(), Random()
         self.metrics = ControlPlaneMetrics()
         self._store = store = MeasuredStore(store, self.metrics.internal)
         self._sessions = sessions
@@ -174,7 +173,6 @@ class ControlPlane:
             Candidate(member, lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after),
             rng=rng,
             lease_ttl_s=leader_lease_s,
-            clock=clock,
             # Wakes the planning loop, so that a change of leadership takes effect at once and not at the next tick.
             on_change=lambda _: self._leadership_changed(),
         )
@@ -247,6 +245,8 @@ class ControlPlane:
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S, apart_s=ISSUER_APART_S)
         self._intake.on_issuers_asked = self._ask_issuers
         self._signal_rounds = PeriodicJob(planning.signals.tick, SIGNAL_TICK_S)
+        gives_way = GivingWay(self.elector, clock, fleet, self._has_others)
+        self._leader_rounds = PeriodicJob(gives_way.tick, giving_way.CHECK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -370,7 +370,12 @@ class ControlPlane:
             self._audit_rounds,
             self._sample_rounds,
         )
-        return (*of_leader, self._issuer_rounds, self._signal_rounds, self._polling, self._event_rounds)
+        of_all = (self._issuer_rounds, self._signal_rounds, self._polling, self._event_rounds, self._leader_rounds)
+        return (*of_leader, *of_all)
+
+    def _has_others(self) -> bool:
+        """Whether agents, and another control plane, are registered; their values may not be readable here."""
+        return bool(self._mirrors.agents.has_key) and len(self._mirrors.members.informer.items) > 1
 
     def _leadership_changed(self) -> None:
         self._planning_rounds.wake()

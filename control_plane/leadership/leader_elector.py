@@ -107,6 +107,11 @@ class LeaderElector:
         return self.leadership.epoch_at(self._clock())
 
     @property
+    def role_age_s(self) -> float:
+        """Time (s) since this control plane has its role."""
+        return self._clock() - self.leadership.since
+
+    @property
     def leader(self) -> Seen[Member] | None:
         """The holder of the leader key, as last read from the store."""
         return self.mirror.seen("")

@@ -83,7 +83,7 @@ class StatusReporter:
         member, leadership = self._elector.member, self._elector.leadership
         rollout, outlook = self._mirrors.rollout.seen(""), self._view.outlook
         policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
-        leader, epoch = self._elector.leader, self._elector.epoch
+        leader, epoch, role_age_s = self._elector.leader, self._elector.epoch, self._elector.role_age_s
         store, source = StoreStatus(up=self._elector.mirror.store_is_up), policy_status(self._policies)
         registered = self._mirrors.agents.values if agents else {}
         control_planes = tuple(self._mirrors.members.values.values())
@@ -96,7 +96,7 @@ class StatusReporter:
                 url=member.url,
                 leading=epoch is not None,
                 role=leadership.role.value,
-                role_age_s=now - leadership.since,
+                role_age_s=role_age_s,
                 why=leadership.why,
                 epoch=epoch or 0,
                 leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,

@@ -1,0 +1,57 @@
+"""A leader whose clock was wrong, or to which no agent reports, gives way to another control plane."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from control_plane.leadership import giving_way
+from control_plane.leadership.giving_way import GivingWay
+from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.steady_clock import SteadyClock
+from tests.support import planet
+from tests.support.api_app import leading_control_plane
+from tests.support.reports import report
+
+HOUR_S = 3600.0
+
+
+async def test_a_leader_gives_way_when_the_system_clock_is_set() -> None:
+    ahead_s = 0.0
+    clock = SteadyClock(system=lambda: time.time() + ahead_s)
+    async with leading_control_plane() as control_plane:
+        elector = control_plane.elector
+        gives_way = GivingWay(elector, clock, FleetSnapshot(), lambda: False)
+        await gives_way.tick()
+        assert elector.epoch is not None
+        ahead_s = HOUR_S
+        assert abs(clock() - time.time()) < HOUR_S / 2
+        await gives_way.tick()
+        assert elector.epoch is None
+        assert clock() - time.time() > HOUR_S / 2
+        assert clock.behind_s == 0.0
+
+
+@pytest.mark.parametrize(("has_others", "received_in_s", "leads"), [
+    (False, None, True),
+    (True, HOUR_S, True),
+    (True, None, False),
+    (True, -HOUR_S, False),
+])  # fmt: skip
+async def test_a_leader_without_reports_gives_way_to_others(
+    monkeypatch: pytest.MonkeyPatch, has_others: bool, received_in_s: float | None, leads: bool
+) -> None:
+    monkeypatch.setattr(giving_way, "UNHEARD_S", -1.0)
+    clock, fleet = SteadyClock(), FleetSnapshot()
+    if received_in_s is not None:
+        fleet.add_report(report("eu-de"), clock() + received_in_s, planet.policy())
+    async with leading_control_plane() as control_plane:
+        await GivingWay(control_plane.elector, clock, fleet, lambda: has_others).tick()
+        assert (control_plane.elector.epoch is not None) is leads
+
+
+def test_a_stop_of_the_process_between_two_clocks_is_no_difference() -> None:
+    monotonic, system = iter((0.0, 0.0, 50.0)), iter((1000.0, 1050.0))
+    clock = SteadyClock(system=lambda: next(system), monotonic=lambda: next(monotonic))
+    assert clock.behind_s == 0.0
