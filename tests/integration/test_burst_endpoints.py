@@ -117,7 +117,7 @@ async def test_a_full_region_uses_it_and_its_seconds_and_cost_are_in_ledger_and_
         assert burst.cold_starts == 1
         assert all(each.learner.learned is None for each in agent.endpoints.every() if each.spec.burst)
         (server,) = agent.router.burst._servers.values()
-        assert 0.1 <= server.cold_start_s(PRICE) < 1.0, "learned from the first response"
+        assert 0.1 <= server.cold_start_s(PRICE) < 30.0, "learned from the first response"
         assert agent.counted() == {"ok": 2.0}
         assert agent.router.burst.requests == {MODEL: 2}
         shown = agent.metrics.render().decode()

