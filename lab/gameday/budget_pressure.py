@@ -41,7 +41,6 @@ class BudgetPressure:
     """
 
     def __init__(self, planet: Planet) -> None:
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._admitted = self._offered = 0
         self._began_at: float | None = None
@@ -57,7 +56,6 @@ class BudgetPressure:
 
     def stop(self) -> Measured:
         """Stop the threads; return by how much the budget was exceeded."""
-        self._stopping.set()
         self._workers.stop()
         allowed = BURST + (time.monotonic() - (self._began_at or time.monotonic())) * PER_MINUTE / 60.0
         overshoot = max(0.0, self._admitted / allowed - 1.0)
@@ -67,13 +65,13 @@ class BudgetPressure:
         )
         return Measured(self._admitted if overshoot <= MAX_OVERSHOOT else 0, says)
 
-    def _send(self, agent: str, pause_s: float) -> None:
-        while not self._stopping.is_set():
+    def _send(self, agent: str, pause_s: float, stopped: threading.Event) -> None:
+        while not stopped.is_set():
             with (
                 suppress(httpx.HTTPError),
                 httpx.Client(base_url=agent, headers=self._headers, timeout=TIMEOUT_S) as http,
             ):
-                while not self._stopping.is_set():
+                while not stopped.is_set():
                     sent_at = time.monotonic()
                     status = http.post("/v1/chat/completions", json=_CHAT).status_code
                     self._count(status, sent_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from contextlib import suppress
 
 from lab.demo.findings import Measured
@@ -40,28 +41,28 @@ class ClientFlood:
         says = f"up to {self._most_slow} slow connections at once, and {self._refused} requests that were refused"
         return Measured(min(self._most_slow, self._refused), says)
 
-    def _drip(self) -> None:
+    def _drip(self, stopped: threading.Event) -> None:
         connections: list[socket.socket] = []
         try:
-            while not self._workers.stopped.is_set():
+            while not stopped.is_set():
                 connections = [connection for connection in connections if _sent(connection, b"x")]
-                while len(connections) < SLOW_CONNECTIONS and not self._workers.stopped.is_set():
+                while len(connections) < SLOW_CONNECTIONS and not stopped.is_set():
                     connection = socket.create_connection(self._address, TIMEOUT_S)
                     connections.append(connection)
                     _sent(connection, b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")
                 self._most_slow = max(self._most_slow, len(connections))
-                self._workers.stopped.wait(BYTE_EVERY_S)
+                stopped.wait(BYTE_EVERY_S)
         except OSError:
             # The agent accepts no more connections; the open connections stay open until `stop`.
-            self._workers.stopped.wait()
+            stopped.wait()
         finally:
             for connection in connections:
                 connection.close()
 
-    def _send_refused(self) -> None:
-        while not self._workers.stopped.is_set():
+    def _send_refused(self, stopped: threading.Event) -> None:
+        while not stopped.is_set():
             with suppress(OSError), socket.create_connection(self._address, TIMEOUT_S) as connection:
-                while not self._workers.stopped.is_set():
+                while not stopped.is_set():
                     connection.sendall(_REFUSED % (len(_BODY), _BODY))
                     answer = connection.recv(65_536)
                     if not answer:

@@ -126,7 +126,7 @@ class ColdPools:
         burst = Burst(statuses, slowest_s, self._sent)
         return judge_wakes(self._conducts, burst, self._orders, self._problems)
 
-    def _send(self, port: int) -> None:
+    def _send(self, port: int, _stopped: threading.Event) -> None:
         began, status = time.monotonic(), 0
         # A client with TLS settings of its own for each request would take seconds of CPU time from the observers.
         connection = HTTPConnection(LOOPBACK, port, timeout=2.0 * ANSWERED_WITHIN_S)

@@ -74,7 +74,6 @@ class PilotLight:
         """
         self._lost, self._standby, self._spare = lost, standby, spare
         self._autoscaler: Workers | None = None
-        self._ended = threading.Event()
         self._restore: Callable[[], None] = lambda: None
         self._planet: Planet | None = None
         self._endpoints = ""
@@ -92,7 +91,6 @@ class PilotLight:
         """
         self._planet, self._counts = planet, {}
         self._lost_at = self._ordered_at = self._ready_at = self._home_at = 0.0
-        self._ended.clear()
         self._endpoints = self._file().read_text()
         self._file().write_text(without_endpoint(self._endpoints, self._spare))
         changes = {
@@ -135,7 +133,6 @@ class PilotLight:
         home = self._counted()
         time.sleep(AT_HOME_S)
         self._counts["home"], self._counts["end"] = home, self._counted()
-        self._ended.set()
         self._autoscaler.stop()
         self._restore()
         self._file().write_text(self._endpoints)
@@ -151,9 +148,9 @@ class PilotLight:
             )
         )
 
-    def _scale(self) -> None:
+    def _scale(self, stopped: threading.Event) -> None:
         """Add the spare endpoint a cold start after more endpoints are recommended than the region has."""
-        while not self._ended.wait(AUTOSCALER_EVERY_S):
+        while not stopped.wait(AUTOSCALER_EVERY_S):
             items = self._asked(f"/v1/capacity/recommendations?region={self._standby}&model={CHAT_8B}").get("items")
             now = time.monotonic()
             if (

@@ -61,16 +61,16 @@ class ReportStorm:
         answered = sum(count for status, count in self.answers.items() if status)
         return Measured(answered, f"{sum(self.answers.values())} reports were sent: {answers or 'none'}")
 
-    def _keep_reporting(self) -> None:
-        while not self._workers.stopped.is_set():
+    def _keep_reporting(self, stopped: threading.Event) -> None:
+        while not stopped.is_set():
             connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
             try:
                 session = self._introduced(connection)
-                while not self._workers.stopped.is_set():
+                while not stopped.is_set():
                     self._count(self._send(connection, session))
             except (OSError, http.client.HTTPException):
                 self._count(0)
-                self._workers.stopped.wait(0.1)
+                stopped.wait(0.1)
             finally:
                 connection.close()
 

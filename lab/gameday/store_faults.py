@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -73,17 +74,17 @@ class _IntermittentEtcd:
         )
         return Measured(len(self._commits_s), says)
 
-    def _alternate(self) -> None:
-        while not self._workers.stopped.is_set():
+    def _alternate(self, stopped: threading.Event) -> None:
+        while not stopped.is_set():
             for member in self._members:
                 member.pause()
-            self._workers.stopped.wait(STOPPED_S)
+            stopped.wait(STOPPED_S)
             for member in self._members:
                 member.resume()
-            self._workers.stopped.wait(RUNNING_S)
+            stopped.wait(RUNNING_S)
 
-    def _write(self) -> None:
-        while not self._workers.stopped.wait(RUNNING_S):
+    def _write(self, stopped: threading.Event) -> None:
+        while not stopped.wait(RUNNING_S):
             began = time.monotonic()
             try:
                 _put(self._planet)

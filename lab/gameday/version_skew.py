@@ -33,7 +33,6 @@ class VersionSkew:
         self._region, self._endpoint = region, endpoint
         self._restore: Callable[[], None] = lambda: None
         self._watch: Workers | None = None
-        self._ended = threading.Event()
         self._planet: Planet | None = None
         self._began_at = 0.0
         self._seen_s: float | None = None
@@ -49,7 +48,6 @@ class VersionSkew:
         """
         self._planet, self._seen_s, self._gone_s, self._skew = planet, None, None, ""
         self._began_at = self._lifted_at = 0.0
-        self._ended.clear()
         self._restore = change_policy(planet, {MODELS_FILE: expecting_models})
         return LEAD_S
 
@@ -71,14 +69,13 @@ class VersionSkew:
         assert self._watch is not None
         while self._gone_s is None and time.monotonic() < self._lifted_at + SEEN_WITHIN_S:
             time.sleep(LOOK_EVERY_S)
-        self._ended.set()
         self._watch.stop()
         self._restore()
         return judge_skew(self._seen_s, self._gone_s, self._skew)
 
-    def _look(self) -> None:
+    def _look(self, stopped: threading.Event) -> None:
         assert self._planet is not None
-        while not self._ended.wait(LOOK_EVERY_S):
+        while not stopped.wait(LOOK_EVERY_S):
             skews = [
                 endpoint["skew"]
                 for status in statuses(self._planet).values()

@@ -7,16 +7,21 @@ from collections.abc import Callable
 
 
 class Workers:
-    """Runs functions in threads from now until `stop`; the functions read `stopped`."""
+    """Runs functions in threads from now until `stop`.
 
-    def __init__(self, *functions: Callable[[], None]) -> None:
-        self.stopped = threading.Event()
-        self._threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    Args:
+        functions: each receives the event that `stop` sets. The threads run before the constructor returns: a function
+            must not read the attribute that holds this object.
+    """
+
+    def __init__(self, *functions: Callable[[threading.Event], None]) -> None:
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=each, args=(self._stopped,), daemon=True) for each in functions]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Set `stopped`, and wait for the threads."""
-        self.stopped.set()
+        """Set the event, and wait for the threads."""
+        self._stopped.set()
         for thread in self._threads:
             thread.join()
