@@ -40,6 +40,12 @@ class AnswerError(msgspec.Struct, frozen=True):
     message: str
 
 
+NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
+NO_EVENT: Final = AnswerError(ErrorCause.ENGINE, "the stream has no event of an answer")
+NO_ANSWER: Final = AnswerError(ErrorCause.ENGINE, "the body is no answer of the API")
+"""The errors of responses that are no answers."""
+
+
 _BUSY_CODES: Final = frozenset({429, 503, 529})
 
 _CAUSES: Final = {

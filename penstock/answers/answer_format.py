@@ -78,7 +78,7 @@ class AnswerFormat:
         self.is_openai = msgspec.structs.replace(usage, request="") == UsageFields()
         """Whether the usage is where OpenAI's chats and completions have it (`openai_answer`)."""
         self.has_indexes = "/meta_info" in usage.objects
-        """Whether a stream may contain several answers, whose index its events state (`several_answers`)."""
+        """Whether a stream may contain several answers, whose index its events state (`answer_usage`)."""
         self.usage_marks = _usage_marks(self.places)
         """Byte strings, one of which occurs in every record that reports usage."""
         self.end_marks: tuple[bytes, ...] = _END_MARKS

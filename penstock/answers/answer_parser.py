@@ -7,22 +7,28 @@ an engine sends: a record or answer that is too long to be held is reduced to th
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, named_error
+from penstock.answers.answer_errors import NO_ANSWER, NO_EVENT, NOT_JSON, AnswerError, error_in, named_error
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
+from penstock.answers.answer_usage import MAX_ANSWERS, AnswerUsage
 from penstock.answers.content_decoder import ContentDecoder
-from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
+from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, data_in, event_fields
 from penstock.answers.first_events import OUTPUT, UNKNOWN, kind_of_first
-from penstock.answers.held_text import HeldText, begins_container, begins_json, is_readable, is_scalar
+from penstock.answers.held_text import (
+    MAX_UNDECIDED_BYTES,
+    HeldText,
+    begins_container,
+    begins_json,
+    is_readable,
+    is_scalar,
+)
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
-from penstock.answers.several_answers import MAX_ANSWERS, IndexedAnswers, read_array
 from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
-from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
+from penstock.answers.usage_reader import Fields, is_empty, members_of
 from penstock.answers.values import (
     CUT_REASONS,
     cut_reason_in,
@@ -37,12 +43,6 @@ JSON: Final = 0
 EVENTS: Final = 1
 LINES: Final = 2
 
-MAX_UNDECIDED_BYTES: Final = 64 * 1024
-"""Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
-
-MIN_DECIDED_BYTES: Final = 512
-"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers precede an error."""
-
 MAX_ID_RECORDS: Final = 16
 """Maximum number of records of a stream that are parsed to find the identifier of its object."""
 
@@ -50,12 +50,6 @@ MAX_ID_CHARS: Final = 256
 
 _DONE: Final = b"[DONE]"
 _CRLF_END: Final = b"\r\n\r\n"
-_DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
-_JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
-"""First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
-NOT_JSON: Final = AnswerError(ErrorCause.ENGINE, "the body is not a JSON text")
-NO_EVENT: Final = AnswerError(ErrorCause.ENGINE, "the stream has no event of an answer")
-NO_ANSWER: Final = AnswerError(ErrorCause.ENGINE, "the body is no answer of the API")
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
@@ -80,18 +74,17 @@ class AnswerParser:
         self._kind = kind
         self.reads_lines = kind == LINES
         self._decoder = ContentDecoder(coding) if coding else None
-        self._hides_usage = hides_usage and kind == EVENTS and not coding
+        self.hides_usage = hides_usage and kind == EVENTS and not coding
+        """Whether the client may receive less than the whole body, so that its length is not known beforehand."""
         self._splitter = _NO_SPLITTER if kind == JSON else EventSplitter(lines=kind == LINES)
         self._held = HeldText() if kind == JSON else _NO_TEXT
         self._reducer: JsonReducer | None = None
         """Set while a record or an answer is read that is too long to be held."""
-        self._reported: ReportedUsage | None = None
-        self._indexed = IndexedAnswers(answer_format.places) if answer_format.has_indexes and kind != JSON else None
-        """The answers of a stream that may contain several; it replaces `_reported`."""
-        self._usage: Usage | None = None
-        """The usage of an answer that was read in one pass; it replaces that of `_reported`."""
+        self._long_end = b""
+        """The end of that record so far, since what ends a record may be split over two reads."""
+        self._usage = AnswerUsage(answer_format, kind != JSON)
         self._last = b""
-        """The last part of a stream that was counted and not parsed; or the end of a record while it is reduced."""
+        """The last part of a stream that was counted and not parsed."""
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
@@ -126,23 +119,16 @@ class AnswerParser:
         """Whether each whole response of the format has an end, and no finish reason has arrived."""
         self.choices = 1
         """Number of answers requested at once; set by the caller. The finish reason of one does not end the others."""
-        self._final_at = -1
-        """`delivered` when the last report of the usage of the whole answer arrived; -1 without such a report."""
-        self._reported_at = 0
-        """`delivered` when the last report arrived."""
 
     @property
     def usage_is_final(self) -> bool:
-        """Whether the usage is that of the whole answer: its report states the output, and no output has followed."""
-        usage, places = self.usage, self._format.places
-        is_stated = not (self.delivered and places.answer) or (usage is not None and usage.answer_tokens > 0)
-        is_stated = is_stated and (usage is None or usage.answer_is_known)
-        return is_stated and self._final_at == self.delivered
+        """Whether the usage is that of the whole answer."""
+        return self._usage.is_final(self.delivered)
 
     @property
     def usage_is_last(self) -> bool:
         """Whether no output has followed the last report of usage, or that report stood at the end of an answer."""
-        return self._final_at > 0 or self._reported_at == self.delivered
+        return self._usage.is_last(self.delivered)
 
     @property
     def undecided(self) -> bool:
@@ -152,12 +138,7 @@ class AnswerParser:
         if self.begun and (self.ended or not self.is_beginning):
             return False
         if self._kind == JSON:
-            held = self._held
-            begins_other = held.size_bytes > 0 and held.first[:1] not in _JSON_STARTS
-            may_be_other = self.needs_answer and not (self._format.is_media and not is_readable(held.first))
-            if self.ended or (begins_other and not may_be_other):
-                return False
-            return held.size_bytes < MIN_DECIDED_BYTES or (held.may_be_error and held.size_bytes <= MAX_UNDECIDED_BYTES)
+            return not self.ended and self._held.is_undecided(self.needs_answer, self._format.is_media)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
 
     @property
@@ -182,11 +163,6 @@ class AnswerParser:
         return self._decoder is not None and self._decoder.failed
 
     @property
-    def shortens(self) -> bool:
-        """Whether the client may receive less than the whole body, so that its length is not known beforehand."""
-        return self._hides_usage
-
-    @property
     def between_records(self) -> bool:
         """Whether no record has arrived, and all that has is complete; or no part of a JSON text."""
         if self._kind == JSON:
@@ -201,11 +177,7 @@ class AnswerParser:
     @property
     def usage(self) -> Usage | None:
         """The usage that the answer has reported; None without a report."""
-        if self._usage is not None:
-            return self._usage
-        if self._indexed is not None:
-            return self._indexed.usage
-        return self._reported.usage if self._reported is not None else None
+        return self._usage.value
 
     def skim_chunk(self, chunk: bytes, begin: int) -> bool:
         """Count a chunk, framing included, that consists of whole records with nothing to parse; False for any other.
@@ -258,13 +230,13 @@ class AnswerParser:
             self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON
-        all_ended = complete or self.choices == 1 or self._final_at >= 0
+        all_ended = complete or self.choices == 1 or self._usage.has_final
         if not self.finish_reason and all_ended and self._last:
             self._read_finish(last_record(self._last, lines=lines))
         is_empty = self.between_records or (self.is_beginning and not self.ended)
         if complete and self.needs_event and is_empty and not self.is_unreadable and self.error is None:
             self.error = NO_EVENT
-        return rest if self._hides_usage else b""
+        return rest if self.hides_usage else b""
 
     def _read(self, part: bytes) -> bytes:
         if self._kind == JSON:
@@ -284,7 +256,7 @@ class AnswerParser:
         forwarded = [event for event in events if not self._read_event(event)]
         if self._splitter.overflows:
             forwarded.append(self._begin_reducing())
-        return b"".join(forwarded) if self._hides_usage else part
+        return b"".join(forwarded) if self.hides_usage else part
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
@@ -349,19 +321,18 @@ class AnswerParser:
             if self._kind == JSON and not self._held.may_be_error:
                 whole = usage_of_text(data, self._format.members, generates=self._format.places.needs_answer)
                 if whole is not None:
-                    (self._usage, self.finish_reason), self.ended, self._final_at = whole, True, self.delivered
+                    self.ended, self.finish_reason = True, whole[1]
+                    self._usage.state(whole[0], self.delivered, is_final=True)
                     return False
             generates = self._format.places.needs_answer
-            read = usage_of_answer(data, self.usage, generates=generates) if self._kind != JSON else None
+            read = usage_of_answer(data, self._usage.value, generates=generates) if self._kind != JSON else None
             if read is not None:
-                self._usage, has_choices = read
+                usage, has_choices = read
                 if has_choices:
-                    self._final_at = -1
                     self.delivered += not self.is_beginning
-                    self._last, self._reported_at = b"data: " + data, self.delivered
-                    return False
-                self._final_at = self.delivered
-                return self._hides_usage
+                    self._last = b"data: " + data
+                self._usage.state(usage, self.delivered, is_final=not has_choices)
+                return self.hides_usage and not has_choices
         fields = members_of(data)
         if fields is None:
             answers = list_of(data, MAX_ANSWERS + 1)
@@ -384,25 +355,18 @@ class AnswerParser:
         return self._read_fields(fields, counts=counts)
 
     def _read_answers(self, answers: list[bytes]) -> None:
-        """Read an array of answers, as SGLang sends for several prompts; their usage is added up."""
-        self.ended = self.ended or self._kind == JSON
-        self._usage = None
-        self._reported, error, self.finish_reason = read_array(answers, self._format.places)
+        """Read an array of answers."""
+        is_whole = self._kind == JSON
+        self.ended = self.ended or is_whole
+        error, self.finish_reason = self._usage.read_array(answers, self.delivered, is_whole)
         self.error = self.error or error
-        if self._kind == JSON and len(answers) <= MAX_ANSWERS:
-            self._final_at = self.delivered
 
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
         error = error_in(fields)
         self.error = self.error or error
-        if self._reported is None:
-            self._reported = ReportedUsage(self._format.places)
-        if self._usage is not None:
-            self._reported.replace(self._usage)
-            self._usage = None
-        reports = self._reported.read(fields) if self._indexed is None else self._indexed.read(fields)
-        if self._indexed is not None:
-            self.finish_reason = self._indexed.finish_reason
+        reports, indexed = self._usage.read(fields), self._usage.indexed
+        if indexed is not None:
+            self.finish_reason = indexed.finish_reason
         elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
         if is_end(fields):
@@ -417,10 +381,9 @@ class AnswerParser:
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
         self.delivered += counts and has_output(fields)
         if reports:
-            self._reported_at = self.delivered
             is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
-            self._final_at = self.delivered if is_final else -1
-        return is_usage_only and self._hides_usage
+            self._usage.place(self.delivered, is_final)
+        return is_usage_only and self.hides_usage
 
     def _read_finish(self, last: Fields | None) -> None:
         """Read the finish reason, or the end, in the last record before an end that has none, such as `[DONE]`."""
@@ -428,12 +391,12 @@ class AnswerParser:
         self.finish_reason, is_last = finish_reason_in(fields), is_end(fields)
         if self.finish_reason or is_last:
             self.ended = self.ended or is_last
-            is_final = self._final_at == self.delivered or ReportedUsage(self._format.places).read(fields)
+            is_final = self._usage.is_at_end(fields, self.delivered)
             # Without output, the record has been counted if every event counts.
             if not (self._format.delta_mark or has_output(fields)):
                 self.delivered = max(0, self.delivered - 1)
             if is_final:
-                self._final_at = self.delivered
+                self._usage.end(self.delivered)
 
     # answers and records that are too long to be held
 
@@ -467,23 +430,18 @@ class AnswerParser:
         self.begun = self._has_answer = True
         self._may_be_plain = self.choices == 1
         self._reducer = JsonReducer(self._format.wanted)
-        found = _DATA_FIELD.search(rest[:MAX_ID_CHARS]) if self._kind == EVENTS else None
-        at = found.end() if found is not None else 0
-        body = rest[at:]
-        # The end of a record may be split over two reads.
-        self._last = body[-MAX_BOUNDARY_BYTES:]
-        self._reducer.feed(body)
+        self._reducer.feed(data_in(rest) if self._kind == EVENTS else rest)
+        self._long_end, self._last = rest[-MAX_BOUNDARY_BYTES:], b""
         return rest
 
     def _feed_reducer(self, part: bytes) -> tuple[bytes, bytes]:
         """Feed a long record; returns its part, and the part after its end."""
         assert self._reducer is not None
-        end = self._splitter.end_in(self._last, part)
+        end = self._splitter.end_in(self._long_end, part)
         if end < 0:
-            self._last = (self._last + part)[-MAX_BOUNDARY_BYTES:]
+            self._long_end = (self._long_end + part)[-MAX_BOUNDARY_BYTES:]
             self._reducer.feed(part)
             return part, b""
         self._reducer.feed(part[:end])
         self._read_reduced()
-        self._last = b""
         return part[:end], part[end:]

@@ -21,6 +21,9 @@ MAX_BOUNDARY_BYTES: Final = 4
 KEEP_ALIVES: Final = frozenset({b"ping", b"keepalive"})
 """Names of events that are comments in all but form, of Anthropic's and of OpenAI's API."""
 _DATA: Final = b"data: "
+_DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
+MAX_FIELDS_BYTES: Final = 256
+"""Size (bytes) of the beginning of a long event in which its data are searched."""
 
 
 class EventSplitter:
@@ -70,6 +73,13 @@ class EventSplitter:
         """Return the incomplete event, and discard it."""
         rest, self.rest = self.rest, b""
         return rest
+
+
+def data_in(beginning: bytes) -> bytes:
+    """Return the data so far of an event that has not ended; without such a field, all of it."""
+    found = _DATA_FIELD.search(beginning[:MAX_FIELDS_BYTES])
+    at = 0 if found is None else found.end()
+    return beginning[at:]
 
 
 def event_fields(event: bytes) -> tuple[bytes, bytes | None]:

@@ -11,6 +11,14 @@ from penstock.answers.json_reducer import JsonReducer, Wanted
 MAX_HELD_BYTES: Final = 512 * 1024
 """Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
 
+MAX_UNDECIDED_BYTES: Final = 64 * 1024
+"""Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
+
+MIN_DECIDED_BYTES: Final = 512
+"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers precede an error."""
+
+_JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
+"""First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 _CONTAINERS: Final = (b"{", b"[")
 _OTHER_STARTS: Final = b'"-0123456789\xef'
 _WORDS: Final = (b"null", b"true", b"false", b"NaN")
@@ -80,6 +88,21 @@ class HeldText:
         reducer = JsonReducer(wanted)
         reducer.feed(self.take())
         return reducer
+
+    def is_undecided(self, needs_answer: bool, is_media: bool) -> bool:
+        """Whether the text so far may be the beginning of an error.
+
+        Args:
+            needs_answer: whether a text that is neither an object nor an array may be one.
+            is_media: whether it is none if it has other characters than a message.
+        """
+        if self.size_bytes > 0 and self.first[:1] not in _JSON_STARTS:
+            may_be_other = needs_answer and not (is_media and not is_readable(self.first))
+            if not may_be_other:
+                return False
+        if self.size_bytes < MIN_DECIDED_BYTES:
+            return True
+        return self.may_be_error and self.size_bytes <= MAX_UNDECIDED_BYTES
 
     def take(self) -> bytes:
         """Return the text, and hold it no longer."""

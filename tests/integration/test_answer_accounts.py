@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
-from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, AnswerParser
+from penstock.answers.held_text import MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.answers.answer_parser import MIN_DECIDED_BYTES
+from penstock.answers.held_text import MIN_DECIDED_BYTES
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.tenants import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection

@@ -10,8 +10,10 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
+from penstock.answers.answer_errors import NOT_JSON
 from penstock.answers.answer_format import AnswerFormats
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, NOT_JSON, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
+from penstock.answers.held_text import MAX_UNDECIDED_BYTES
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES

@@ -55,7 +55,7 @@ class ClientResponse:
         """
         self.status = head.status
         length = head.by_name.get(b"content-length")
-        if length is not None and parser is not None and parser.shortens:
+        if length is not None and parser is not None and parser.hides_usage:
             length, upstream = None, None
         delimited, framing = True, b""
         if length is not None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, AnswerParser
+from penstock.answers.answer_usage import MAX_ANSWERS
 from penstock.answers.event_splitter import MAX_EVENT_BYTES
-from penstock.answers.several_answers import MAX_ANSWERS
 from penstock.answers.token_counts import Usage
 from penstock.routes.presets.preset_registry import preset_routes
 
