@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from penstock.jobs import store_paths
+from penstock.jobs.batches.request_line import LineChecks
 from penstock.jobs.claims import LEASE_S
 from penstock.jobs.job_records import BatchRecord, Claim, FilePart, FileRecord, JobSender
-from penstock.jobs.request_line import LineChecks
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from penstock.jobs.batch_state import BatchState
-from penstock.jobs.request_line import LineProblem
+from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.batches.request_line import LineProblem
 from penstock.policy.geography import NOWHERE, Location
 from penstock.tenancy.permissions import Patterns
 

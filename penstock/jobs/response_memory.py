@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from penstock.jobs.item_results import MAX_RESULT_BYTES
+from penstock.jobs.batches.item_results import MAX_RESULT_BYTES
 
 FREE_BYTES: Final = 256 * 1024
 """Size (bytes) of a response up to which it needs no permit."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.jobs.line_splitter import LineSplitter, LineTooLong
+from penstock.jobs.batches.line_splitter import LineSplitter, LineTooLong
 
 MAX_EVENT_BYTES: Final = 64 * 1024
 """Size (bytes) of a line of a response from which its events are not read any more."""

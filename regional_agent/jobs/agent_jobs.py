@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from penstock.jobs.item_results import MAX_RESULT_BYTES
+from penstock.jobs.batches.item_results import MAX_RESULT_BYTES
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.response_memory import ResponseMemory
 from regional_agent.background_tasks import cancel, keep_running

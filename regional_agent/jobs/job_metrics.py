@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from penstock.jobs.batch_state import BatchState, is_end
-from penstock.jobs.item_results import RequestEvent
+from penstock.jobs.batches.batch_state import BatchState, is_end
+from penstock.jobs.batches.item_results import RequestEvent
 
 
 class WebhookOutcome(StrEnum):

@@ -18,12 +18,12 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.fleet.jobs_report import MAX_BATCHES, MAX_TEXT, BatchReport, JobsReport
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd, JobState
-from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.batches.request_line import LineProblem
 from penstock.jobs.claims import LEASE_S, UnchangedValues, may_claim, next_claim
 from penstock.jobs.completion_window import expected_at, expected_of_waiting, shown_deadline
 from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, JobSender
-from penstock.jobs.request_line import LineProblem
 from penstock.jobs.request_queue import RequestQueue
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths, OpenJob

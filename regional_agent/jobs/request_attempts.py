@@ -8,8 +8,8 @@ from random import Random
 from typing import NamedTuple
 
 from adapters.backoff import full_jitter_s
-from penstock.jobs import item_results
-from penstock.jobs.item_results import Next, RequestEvent, next_of
+from penstock.jobs.batches import item_results
+from penstock.jobs.batches.item_results import Next, RequestEvent, next_of
 from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.jobs import item_results
+from penstock.jobs.batches import item_results
 from regional_agent.jobs import agent_jobs
 from regional_agent.jobs.batches import batch_run
 from tests.integration.test_batches import serving

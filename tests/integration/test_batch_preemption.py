@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
-from penstock.jobs import item_results
+from penstock.jobs.batches import item_results
 from penstock.ledger.ledger_record import RecordKind
 from penstock.policy.kinds.models import Queueing
 from tests.integration.test_batches import serving

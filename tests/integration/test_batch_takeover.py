@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
 from penstock.jobs import claims, store_paths
-from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.file_expiry import MAX_UPLOAD_S
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
 from penstock.jobs.response_memory import ResponseMemory

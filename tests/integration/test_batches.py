@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.fleet.request_counts import RequestCounts
-from penstock.jobs import item_results
+from penstock.jobs.batches import item_results
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Queueing
 from penstock.policy.kinds.tenants import Quota, Tenant

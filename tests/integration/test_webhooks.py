@@ -20,7 +20,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.job_records import BatchEnd, BatchRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from penstock.jobs.webhook import DELAYS_S, MAX_ATTEMPTS, signature_of

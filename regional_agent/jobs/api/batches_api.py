@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from penstock.jobs import store_paths
-from penstock.jobs.batch_state import BatchState, is_end
-from penstock.jobs.batch_view import batch_object, state_of
+from penstock.jobs.batches.batch_state import BatchState, is_end
+from penstock.jobs.batches.batch_view import batch_object, state_of
+from penstock.jobs.batches.new_batch import MAX_METADATA, NewBatch, is_metadata_too_large, mismatches
 from penstock.jobs.completion_window import MAX_WINDOW_S, deadline_of
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, JobSender
-from penstock.jobs.new_batch import MAX_METADATA, NewBatch, is_metadata_too_large, mismatches
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response

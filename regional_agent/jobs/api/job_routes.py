@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from penstock.jobs import store_paths
+from penstock.jobs.batches.request_line import LineChecks
 from penstock.jobs.job_records import JobSender
-from penstock.jobs.request_line import LineChecks
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.jobs import JobStore

@@ -12,15 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from penstock.jobs import store_paths
-from penstock.jobs.job_records import BatchRecord, FileRecord, JobSender
-from penstock.jobs.message_batch import (
+from penstock.jobs.batches.message_batch import (
     ENDPOINT,
     NewMessageBatch,
     input_line,
     message_batch_object,
     problem_text,
 )
-from penstock.jobs.request_line import LineChecks
+from penstock.jobs.batches.request_line import LineChecks
+from penstock.jobs.job_records import BatchRecord, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from penstock.routing.reasons import Reason
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.batch_state import BatchState, end_running
+from penstock.jobs.batches.batch_state import BatchState, end_running
+from penstock.jobs.batches.item_results import OPENAI_LINES, UNRUN
+from penstock.jobs.batches.item_results import request_id as request_id_of
+from penstock.jobs.batches.line_splitter import LineSplitter
+from penstock.jobs.batches.message_batch import MESSAGE_LINES
+from penstock.jobs.batches.request_line import LineProblem, RequestLine, decode_line
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.item_results import OPENAI_LINES, UNRUN
-from penstock.jobs.item_results import request_id as request_id_of
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord, result_file
-from penstock.jobs.line_splitter import LineSplitter
-from penstock.jobs.message_batch import MESSAGE_LINES
-from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.jobs.done_lines import DoneLines, ranges_of
+from penstock.jobs.batches.done_lines import DoneLines, ranges_of
 from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.jobs.batches.line_splitter import LineSplitter, LineTooLong
+from penstock.jobs.batches.request_line import LineChecks, LineProblem, RequestLine, check_line
 from penstock.jobs.job_records import MAX_ERRORS
-from penstock.jobs.line_splitter import LineSplitter, LineTooLong
-from penstock.jobs.request_line import LineChecks, LineProblem, RequestLine, check_line
 from regional_agent.jobs.uploads.custom_ids import CustomIds
 
 PART_BYTES: Final = 4 * 1024 * 1024

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs.batches.request_line import LineChecks, LineProblem
 from penstock.jobs.job_records import FilePart, FileRecord
-from penstock.jobs.request_line import LineChecks, LineProblem
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import BadInput
 from regional_agent.jobs.storage.file_store import FileStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.jobs.request_line import LineChecks
+from penstock.jobs.batches.request_line import LineChecks
 from penstock.policy.policy import Policy
 from penstock.routes.route import BodyKind, StreamKind
 from penstock.routes.route_table import RouteMatch

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, end_running, is_end
+from penstock.jobs.batches.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, end_running, is_end
+from penstock.jobs.batches.done_lines import DoneLines, ranges_of
+from penstock.jobs.batches.item_results import Next, error_line, next_of, result_line
+from penstock.jobs.batches.line_splitter import LineSplitter, LineTooLong
 from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim, next_claim
 from penstock.jobs.completion_window import NO_DEADLINE, deadline_of, expected_at, expected_of_waiting
-from penstock.jobs.done_lines import DoneLines, ranges_of
-from penstock.jobs.item_results import Next, error_line, next_of, result_line
 from penstock.jobs.job_records import BatchCounts, BatchRecord, Claim, JobSender
-from penstock.jobs.line_splitter import LineSplitter, LineTooLong
 from tests.support.examples import examples
 
 

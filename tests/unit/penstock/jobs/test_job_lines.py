@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.jobs.message_batch import (
+from penstock.jobs.batches.message_batch import (
     MessageRequest,
     input_line,
     message_error_line,
     message_result_line,
     problem_text,
 )
-from penstock.jobs.request_line import (
+from penstock.jobs.batches.request_line import (
     MAX_CUSTOM_ID,
     LineChecks,
     LineProblem,

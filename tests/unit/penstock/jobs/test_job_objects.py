@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object, job_state
-from penstock.jobs.batch_state import BatchState
-from penstock.jobs.batch_view import batch_object
+from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.batches.batch_view import batch_object
+from penstock.jobs.batches.message_batch import message_batch_object
+from penstock.jobs.batches.request_line import LineProblem
 from penstock.jobs.completion_window import NO_DEADLINE
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
-from penstock.jobs.message_batch import message_batch_object
 from penstock.jobs.queue_forecast import Forecast
-from penstock.jobs.request_line import LineProblem
 
 SENDER = JobSender("acme", "open")
 RECORD = BatchRecord("b1", SENDER, "file-1", "/v1/embeddings", "24h", 100, 86_500, 10, {"k": "v"})

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.jobs.batches.request_line import LineProblem
 from penstock.jobs.job_records import ExpiresAfter, FileRecord
-from penstock.jobs.request_line import LineProblem
 
 MAX_METADATA: Final = 16
 MAX_METADATA_KEY: Final = 64

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batches.batch_state import BatchState
 
 MAX_RUNS: Final = 3
 """Runs of a request whose engine failed; the last response is its result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.completion_window import expected_at, shown_deadline
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.jobs.batch_state import BatchState
-from penstock.jobs.batch_view import state_of
-from penstock.jobs.item_results import ResultLines
+from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.batches.batch_view import state_of
+from penstock.jobs.batches.item_results import ResultLines
+from penstock.jobs.batches.request_line import LineProblem, RequestLine
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
-from penstock.jobs.request_line import LineProblem, RequestLine
 
 ENDPOINT: Final = "/v1/messages"
 """The `url` of every request of a message batch."""
