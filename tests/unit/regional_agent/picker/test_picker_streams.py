@@ -43,6 +43,7 @@ from tests.support.wait import until
 
 ENGINES = [Address("127.0.0.1", 8001), Address("127.0.0.1", 8002)]
 JSON_TYPE = {"content-type": "application/json"}
+CHATS, SPEECH = "/v1/chat/completions", "/v1/audio/speech"
 ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 STREAM = json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()
 
@@ -88,6 +89,27 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         )
         stream.receive(response_body(b"data: [DONE]\n\n", ends=True))
         assert stream.response_body() == token + b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "answer", "outcome"),
+    [
+        (CHATS, {}, b"busy", "engine_error"),
+        (CHATS, {}, ANSWER, "ok"),
+        (CHATS, {"content-type": "application/octet-stream"}, b"busy", "engine_error"),
+        (CHATS, JSON_TYPE, b'{"foo": 1}', "engine_error"),
+        (SPEECH, JSON_TYPE, b'{"foo": 1}', "engine_error"),
+        (SPEECH, {"content-type": "audio/wav"}, b"RIFF\x00\xff", "ok"),
+    ],
+)
+async def test_the_form_of_an_answer_decides_its_outcome(
+    tmp_path: Path, path: str, headers: dict[str, str], answer: bytes, outcome: str
+) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(path=path), body(CHAT), response_head(200, headers), response_body(answer, ends=True))
+        assert stream.response_body() == answer
+        assert agent.counted() == {outcome: 1.0}
 
 
 async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path: Path) -> None:
