@@ -46,6 +46,10 @@ class Account:
         token, without a report."""
         self.is_estimated = False
         """Whether the agent counted a part of `usage`, because the engine did not report it."""
+        self.is_input_estimated = False
+        """Whether that is true of the prompt tokens, or of those from the cache."""
+        self.is_output_estimated = False
+        """Whether that is true of the answer tokens."""
         self.measured_usage: Usage | None = None
         """The usage that the engine reported for the whole answer; None without such a report."""
 
@@ -62,7 +66,8 @@ class Account:
         if is_token and not estimate.ask.uses_tokens:
             self.usage = _NOTHING
             return
-        if reported is not None and is_final and reported.answer_is_known:
+        is_exact = reported is not None and is_final and reported.answer_is_known
+        if reported is not None and is_exact:
             self.measured_usage = reported
             if (reported.prompt_tokens and reported.prompt_is_known) or not is_token:
                 self.usage = reported
@@ -71,7 +76,8 @@ class Account:
             delivered = reported.answer_tokens
         if not is_token:
             return
-        self.is_estimated = True
+        self.is_estimated, self.is_output_estimated = True, not is_exact
+        self.is_input_estimated = reported is None or not (reported.prompt_tokens and reported.prompt_is_known)
         prompt_tokens, cached_tokens, answer_tokens = 0, 0, max(0, delivered)
         if reported is not None:
             prompt_tokens, cached_tokens = reported.prompt_tokens, reported.cached_tokens

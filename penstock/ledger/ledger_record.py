@@ -96,6 +96,10 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     """Whether the request succeeded within the limit of `objective`."""
     burst_s: float = 0.0
     """Seconds of the request at burst endpoints of this agent, which have no GPU seconds. Segments of earlier releases
-    lack this field and the next."""
+    lack this field and those below."""
     burst_cost: float = 0.0
     """Their cost, by the price per second of the model in the region."""
+    is_input_estimated: bool = False
+    """Of REQUEST and SERVED: whether `is_estimated` is true of the input, those of a cache included."""
+    is_output_estimated: bool = False
+    """Of REQUEST and SERVED: whether `is_estimated` is true of the output."""

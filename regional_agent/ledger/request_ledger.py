@@ -267,6 +267,8 @@ class RequestLedger:
                 objective,
                 is_within,
                 *burst,
+                account.is_input_estimated,
+                account.is_output_estimated,
             )
         )
         if context.held_records is not None and charges:

@@ -143,6 +143,8 @@ class OutcomeRecorder:
                     account.is_estimated,
                     context.principal.key,
                     0 if usage is None else usage.cached_tokens,
+                    account.is_input_estimated,
+                    account.is_output_estimated,
                 )
             )
         except Exception:

@@ -73,3 +73,7 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     secret."""
     cached_tokens: int = 0
     """The part of `input_tokens` that the engine read from its prefix cache, as it reports it; absent if 0."""
+    input_estimated: bool = False
+    """Whether `usage_estimated` is true of `input_tokens` or `cached_tokens`; absent if it is not."""
+    output_estimated: bool = False
+    """Whether `usage_estimated` is true of `output_tokens`; absent if it is not."""

@@ -233,10 +233,14 @@ async def test_usage_before_the_output_is_exact_for_the_input_alone(
 ) -> None:
     usage = {"prompt_tokens": 12, "prompt_tokens_details": {"cached_tokens": 8}, **stated}
     first = event({"id": "c", "choices": choices, "usage": usage})
-    async with engine(streams(first, *WORDS[1:], DONE)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    script, log = streams(first, *WORDS[1:], DONE), AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
         meter(agent)
         assert (await ask(agent, body=body_of(asked))).status == 200
         assert (metered(agent), agent.counted()) == ((12, 8, 3, 1), {"ok": 1})
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["input_tokens"], "input_estimated" in line, line["output_estimated"]) == (12, False, True)
 
 
 async def test_what_clients_send_and_engines_echo_is_not_metered(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def test_numbers_that_the_engine_does_not_report_are_estimated(
     account = Account(Outcome.OK, "", 200, 1.0, 2.0)
     account.use_tokens(ESTIMATE, reported, delivered, is_final=is_final)
     assert (account.usage, account.is_estimated) == (usage, is_estimated)
+    is_input_exact = reported is not None and reported.prompt_is_known and reported.prompt_tokens > 0
+    is_output_exact = reported is not None and reported.answer_is_known and is_final
+    assert (account.is_input_estimated, account.is_output_estimated) == (not is_input_exact, not is_output_exact)
     is_measured = is_final and reported is not None and reported.answer_is_known
     assert account.measured_usage == (reported if is_measured else None)
 
