@@ -15,3 +15,5 @@ class Amounts:
         self.output_tokens = 0.0
         self.gpu_s = 0.0
         self.money = 0.0
+        self.most_money = 0.0
+        """What the request costs at most, of which it reserves what is left; 0 if `money` is known."""

@@ -218,6 +218,9 @@ class BudgetMeter:
         if self.lost:
             rate = self._refill_per_s
             return min(MAX_WAIT_S, (needed - self.unspent) / rate) if rate else EXCHANGE_S
+        if self.is_money and self.unspent + self.held >= needed:
+            # Running requests reserved it, most of which need less.
+            return EXCHANGE_S
         wait_s = self.period_end - wall if self.is_money else (needed - self.rest(now)) / self._per_s
         return min(MAX_WAIT_S, max(EXCHANGE_S, wait_s))
 

@@ -10,6 +10,10 @@ from penstock.policy.kinds.models import CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.tenancy.amounts import Amounts
 
+LONGEST_ANSWER: Final = 8.0
+"""Length of the longest answers of requests without a limit of their own, in expected lengths. Budgets of money hold
+for answers up to that length."""
+
 _TOKEN: Final = CostUnit.TOKEN
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
@@ -31,7 +35,11 @@ def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -
         amounts.input_tokens = prefill_s / input_unit_s if input_unit_s > 0.0 else 0.0
         amounts.output_tokens = decode_s / cost.output_unit_s
     if price is not None:
-        amounts.money = price.amount(amounts.input_tokens, 0.0, amounts.output_tokens, units=cost_units(cost, decode_s))
+        units, ask = cost_units(cost, decode_s), estimate.ask
+        amounts.money = price.amount(amounts.input_tokens, 0.0, amounts.output_tokens, units)
+        if amounts.output_tokens:
+            most = LONGEST_ANSWER * amounts.output_tokens if ask.max_tokens is None else ask.max_tokens * ask.count
+            amounts.most_money = price.amount(amounts.input_tokens, 0.0, most, units)
     return amounts
 
 

@@ -61,6 +61,11 @@ class SenderBudgets:
             if meter.lacks(amount, now):
                 meter.refuse(amount, now)
                 return meter
+        if end > self._early and amounts.most_money > amounts.money:
+            # Requests that run together may all need more than their estimates, which no later request could repay.
+            left = min([meter.unspent for meter in meters[first:end] if meter.counts == MONETARY])
+            if left > amounts.money:
+                amounts.money = left if left < amounts.most_money else amounts.most_money
         for index in range(first, end):
             meter = meters[index]
             meter.take(meter.amount_of(amounts), now)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from penstock.answers.token_counts import Usage
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit
@@ -141,6 +143,42 @@ async def test_what_was_used_replaces_the_estimate(tmp_path: Path) -> None:
         assert meter(agent, BudgetUnit.TOKENS).spent == 30 - 10 * 0.5 + 20
         assert meter(agent, BudgetUnit.MONEY_PER_DAY).spent == pytest.approx(20 * 0.1 + 20 * 0.2 + 1.0)
         assert 0.0 < meter(agent, BudgetUnit.GPU_SECONDS).spent < 30.0
+
+
+async def test_answers_that_are_longer_than_expected_do_not_exceed_money_together(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        body = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 40}}'
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+
+    async with (
+        engine(answers_at_length) as gpu,
+        running_agent(tmp_path, [gpu.address], slots=1000, queue=1000) as agent,
+    ):
+        limited(agent, Budget(BudgetUnit.MONEY_PER_DAY, 100.0))
+        prices = Prices("list", 0.0, "EUR", (ModelPrice("*", 0.0, 0.0, 1e6),))
+        agent.config.policy = replace(agent.config.policy, prices=(prices,))
+        agent.budgets.wall_clock = lambda: 1_700_000_000.0
+        ask_for = CostInputs(len(WHOLE), max_tokens=40)
+        for second in range(100):
+            used = Usage(prompt_tokens=1, answer_tokens=1)
+            agent.router.local.chooser.expectations.observe("open", MODEL, ask_for, used, float(second))
+        clients = await asyncio.gather(*(RawClient.connect(agent.traffic) for _ in range(100)))
+        for client in clients:
+            client.send(post(WHOLE))
+        answered = [asyncio.ensure_future(client.answer()) for client in clients]
+        await until(lambda: sum(task.done() for task in answered) >= 97)
+        release.set()
+        statuses = [(await task).status for task in answered]
+        assert (statuses.count(200), statuses.count(429)) == (3, 97)
+        await until(lambda: meter(agent, BudgetUnit.MONEY_PER_DAY).held == 0.0)
+        assert meter(agent, BudgetUnit.MONEY_PER_DAY).spent == pytest.approx(120.0)
+        for client in clients:
+            client.close()
 
 
 async def test_spent_money_is_no_reason_to_retry(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLos
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
-from penstock.tenancy.budget_meter import LEASE_WAIT_S, BudgetMeter
+from penstock.tenancy.budget_meter import EXCHANGE_S, LEASE_WAIT_S, BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 DAY_S = 86_400.0
@@ -249,6 +249,8 @@ class TestMoney:
         of = self.of(100.0)
         of.take(100.0, 0.0)
         assert of.lacks(1.0, 0.0)
+        assert of.retry_after_s(1.0, 0.0, NOON) == EXCHANGE_S, "the running request may need less"
+        of.settle(100.0, 100.0, 0.0)
         assert of.retry_after_s(1.0, 0.0, NOON) == DAY_S / 2
         assert period_of(of.key.unit, NOON) == of.period
 
@@ -317,6 +319,12 @@ def needing(tokens: float) -> Amounts:
     return amounts
 
 
+def costing(money: float, most: float) -> Amounts:
+    amounts = Amounts()
+    amounts.money, amounts.most_money = money, most
+    return amounts
+
+
 class TestSender:
     BUDGETS = (
         Budget(BudgetUnit.TOKENS, 3000.0),
@@ -367,3 +375,28 @@ class TestSender:
         assert not sender(*self.BUDGETS).needs_money
         assert sender(Budget(BudgetUnit.MONEY_PER_MONTH, 1.0)).needs_money
         assert BudgetUnit.MONEY_PER_MONTH in MONEY
+
+    def test_of_money_a_request_reserves_what_it_may_cost_at_most_as_far_as_that_is_left(self) -> None:
+        of = sender(Budget(BudgetUnit.MONEY_PER_DAY, 100.0), Budget(BudgetUnit.OUTPUT_TOKENS, 9e9))
+        held = [of.reserve(costing(1.0, 40.0), 0.0) for _ in range(10)]
+        admitted = [each for each in held if isinstance(each, BudgetReservation)]
+        assert [each.amounts.money for each in admitted] == [40.0, 40.0, 20.0]
+        for each in admitted:
+            each.settle(costing(1.0, 0.0), 1.0)
+        (money,) = (meter for meter in of.meters if meter.is_money)
+        assert (money.unspent, money.held, money.spent) == (97.0, 0.0, 3.0)
+
+    @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.floats(1.0, 10.0), st.floats(0.0, 1.0)), max_size=200))
+    def test_requests_that_run_together_exceed_a_budget_of_money_by_one_request_at_most(
+        self, requests: list[tuple[float, float, float]]
+    ) -> None:
+        of, largest, running = sender(Budget(BudgetUnit.MONEY_PER_DAY, 100.0)), 0.0, []
+        for estimate, factor, part in requests:
+            most = estimate * factor
+            reserved = of.reserve(costing(estimate, most), 0.0)
+            if isinstance(reserved, BudgetReservation):
+                largest = max(largest, most)
+                running.append((reserved, estimate + part * (most - estimate)))
+        for reserved, actual in running:
+            reserved.settle(costing(actual, 0.0), 1.0)
+        assert of.meters[0].spent <= 100.0 + largest + 1e-6
