@@ -281,10 +281,13 @@ async def _in_turns(verify: Callable[[A], B], items: Sequence[A]) -> list[B]:
 
 
 def _may_be_ahead(key: str) -> bool:
-    """Whether a value counts although the clock of its writer was ahead: a signature of any process of the fleet
-    identifies the fleet, and no control plane could change anything after an end of the audit log that does not count.
+    """Whether a value counts although the clock of its writer is ahead of this one, or this one behind.
+
+    A signature of any process of the fleet identifies the fleet. No control plane could change anything after an end of
+    the audit log that does not count. Revoked keys and tenants are merged with those that are known, so that a
+    revocation counts by any clock and an earlier value changes nothing.
     """
-    return key in (keys.FLEET, keys.AUDIT_HEAD) or key.startswith(keys.AUDIT)
+    return key in (keys.FLEET, keys.AUDIT_HEAD, keys.REVOKED_KEYS) or key.startswith((keys.AUDIT, keys.TENANTS))
 
 
 def may_write(writer: SpiffeId, key: str) -> bool:

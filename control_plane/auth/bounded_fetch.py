@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
     status: int
     body: bytes
     etag: str
-    """Value of the ETag header; empty without one."""
+    """Value of the ETag header; empty without one that can be sent back."""
 
 
 async def fetch_changed(http: httpx.AsyncClient, url: str, etag: str) -> Fetched:
@@ -76,7 +76,10 @@ async def _fetch(
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
-            return Fetched(response.status_code, bytes(body), response.headers.get("etag", "")[:MAX_ETAG_CHARS])
+            etag = response.headers.get("etag", "")
+            # A tag in another character set could not be sent back, and a cut one would match nothing.
+            usable = etag.isascii() and len(etag) <= MAX_ETAG_CHARS
+            return Fetched(response.status_code, bytes(body), etag if usable else "")
     except TimeoutError:
         raise ValueError(f"no response within {FETCH_TIMEOUT_S:.0f} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -283,11 +283,15 @@ async def test_the_keys_are_known_after_a_restart_and_bound_to_their_url(tmp_pat
 
 
 class Tagged(LoopbackServer):
-    """Serves one body with an ETag, and 304 to those that have it; redirects other paths."""
+    """Serves one body with an ETag, and 304 to those that have it, one with an ETag that is not ASCII; redirects other
+    paths."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"GET /keys "):
+        if head.startswith(b"GET /named "):
+            tag = "schl\N{LATIN SMALL LETTER U WITH DIAERESIS}ssel".encode()
+            writer.write(b'HTTP/1.1 200 X\r\netag: "%b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}' % tag)
+        elif not head.startswith(b"GET /keys "):
             writer.write(b"HTTP/1.1 302 X\r\nlocation: /keys\r\ncontent-length: 0\r\n\r\n")
         elif b'if-none-match: "v1"' in head.lower():
             writer.write(b"HTTP/1.1 304 X\r\n\r\n")
@@ -304,6 +308,8 @@ async def test_keys_are_fetched_again_only_if_they_have_changed() -> None:
         assert (again.status, again.body) == (304, b"")
         elsewhere = await bounded_fetch.fetch_changed(http, f"{server.url}/elsewhere", "")
         assert elsewhere.status == 302, "redirects are not followed"
+        named = await bounded_fetch.fetch_changed(http, f"{server.url}/named", "")
+        assert await bounded_fetch.fetch_changed(http, f"{server.url}/named", named.etag) == (200, b"{}", "")
 
 
 def part(content: dict[str, Any]) -> str:

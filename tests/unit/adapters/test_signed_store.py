@@ -197,6 +197,14 @@ async def test_a_writer_whose_clock_was_ahead_is_read_again_when_it_is_right(etc
     assert await value(writer, keys.OVERRIDES) == b"right"
 
 
+@pytest.mark.parametrize("key", [keys.REVOKED_KEYS, keys.tenant_shard(7)])
+async def test_an_agent_whose_clock_is_behind_reads_revocations(etcd: MemoryStore, key: str) -> None:
+    behind = signed(etcd, agent_sessions(), offset_s=-3600.0)
+    for content in (b"first", b"second"):
+        await put(signed(etcd), key, content)
+        assert await value(behind, key) == content
+
+
 async def test_a_leader_whose_clock_was_ahead_does_not_take_the_fleet_s_key_from_the_others(etcd: MemoryStore) -> None:
     await put(signed(etcd, offset_s=3600.0), keys.FLEET, b"cp-1")
     assert await value(signed(etcd), keys.FLEET) == b"cp-1"
