@@ -1191,6 +1191,31 @@ async def test_a_stream_that_a_close_cuts_is_continued_if_it_can_be(tmp_path: Pa
         assert sum(endpoint.ejection.failures for endpoint in agent.endpoints.every()) > 0
 
 
+@pytest.mark.parametrize("last", [(), (event({"id": "c", "choices": [], "usage": USAGE}),)], ids=["none", "reported"])
+async def test_the_output_of_a_continued_stream_is_counted_where_its_engines_report_none(
+    tmp_path: Path, last: Sequence[bytes]
+) -> None:
+    stated = {"prompt_tokens": 12, "prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens": 1}
+    first = event({"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": stated})
+    begun = closes_after(b"".join([first, *WORDS[1:-2]]), b"text/event-stream")
+    turns = iter([begun, streams(*WORDS[-2:], *last, DONE)])
+
+    async def cut_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await next(turns)(e, received, writer)
+
+    async with (
+        engine(cut_once) as one,
+        engine(cut_once) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        agent.continue_streams()
+        meter(agent)
+        assert (await ask(agent, body=body_of(ASKED))).body.endswith(DONE)
+        inputs, _, outputs, estimated = metered(agent)
+        assert (agent.counted(), inputs, estimated) == ({"ok": 1}, 12, 0 if last else 1)
+        assert outputs > 3 if last else outputs in (3, 4)
+
+
 async def test_a_client_of_http_1_0_receives_a_reset_when_a_close_cuts_its_stream(tmp_path: Path) -> None:
     request = post(body_of(STREAM)).replace(b"HTTP/1.1", b"HTTP/1.0")
     async with (

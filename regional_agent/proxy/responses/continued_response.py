@@ -297,4 +297,7 @@ class ContinuedResponse:
         fields = members_of(data) if data is not None else None
         if fields is not None:
             reported.read(fields)
-        account.use_tokens(self._context.estimate, reported.usage, stream.generated_tokens, is_final=is_final)
+        usage, generated = reported.usage, stream.generated_tokens
+        # The last report may be that of a stream that failed, and not of the streams after it.
+        is_final = is_final and usage is not None and usage.answer_tokens >= generated
+        account.use_tokens(self._context.estimate, usage, generated, is_final=is_final)
