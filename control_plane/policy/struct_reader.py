@@ -37,6 +37,11 @@ _BOUNDS: Final[dict[str, tuple[str, Callable[[float, float], bool]]]] = {
 """Words and comparison of the limits of numbers in JSON Schema."""
 
 
+_LEAST: Final = 1e-100
+"""Least magnitude of a number that is not 0. With smaller ones, quotients overflow, and the solver of the plan may run
+without end."""
+
+
 class Reference(NamedTuple):
     """A name in a document that another document must have."""
 
@@ -223,6 +228,8 @@ class _StructReader:
             self.refuse(path, f"is not {what}", f"write {what}, without quotes")
         elif not isfinite(value):
             self.refuse(path, "is out of bounds", f"write a smaller number; {_SEE_SCHEMA}")
+        elif 0 < abs(value) < _LEAST:
+            self.refuse(path, "is out of bounds", f"write 0 or a larger number; {_SEE_SCHEMA}")
         else:
             return value if is_whole else float(value)
         return None

@@ -53,6 +53,7 @@ SHAPE = [
     ("senders.yaml", "tenant: null", "tenant: null\n---\napiVersion: penstock/v1\nkind: ModelVersions\nname: chat\ndescription: x\nversions: [{modle: llama-3.1-8b, percent: 100}]", "senders.yaml:22: versions[0].modle: is not a known field; did you mean model?"),
     ("serving.yaml", "us-east: 98", "US: 98", "serving.yaml:14: rtt_ms.eu-de.US: is not well-formed; use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end"),
     ("serving.yaml", "target_utilisation: 0.8", "target_utilisation: 0", "serving.yaml:18: target_utilisation: is out of bounds; write a number that is above 0 and at most 1"),
+    ("serving.yaml", "target_utilisation: 0.8", "target_utilisation: 1e-310", "serving.yaml:18: target_utilisation: is out of bounds; write 0 or a larger number; policies/schema.json describes every field"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: 1e999", "serving.yaml:19: margin_s: is out of bounds; write a smaller number; policies/schema.json describes every field"),
     ("serving.yaml", "margin_s: 0.25", "margin_s: true", "serving.yaml:19: margin_s: is not a number; write a number, without quotes"),
     ("serving.yaml", "survive_one_loss: false", "survive_one_loss: 0", "serving.yaml:37: survive_one_loss: is neither true nor false; write true or false, without quotes"),
