@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+import structlog
+
 from penstock.health.engine_signals import InvalidSignals
 from penstock.health.gpu_metrics import read_gpus
 from regional_agent.endpoints.endpoint import Endpoint
@@ -18,6 +20,8 @@ INTERVAL_S = 5.0
 """Interval (s) between two reads of one page; DCGM exporters renew theirs every 15 to 30 s."""
 
 PATH = "/metrics"
+
+log = structlog.get_logger()
 
 
 async def keep_reading(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
@@ -40,4 +44,6 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> None:
             raise InvalidSignals(f"{PATH} answers {answer.status}")
         endpoint.reported.gpus, endpoint.reported.gpu_problem = read_gpus(answer.body, endpoint.spec.gpus), ""
     except (InvalidSignals, TooLarge, UpstreamError) as problem:
+        if not endpoint.reported.gpu_problem:
+            log.warning("the metrics of an endpoint's GPUs cannot be used", endpoint=endpoint.name, error=str(problem))
         endpoint.reported.gpus, endpoint.reported.gpu_problem = None, str(problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
@@ -25,6 +26,7 @@ def page(body: bytes, status: int = 200) -> Fetched:
 async def test_the_page_of_the_endpoints_host_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Address] = []
     answers: list[Fetched | UpstreamError] = []
+    logged: list[str] = []
 
     async def fetch(connections: UpstreamPool, address: Address, *_: Any, **__: Any) -> Fetched:
         asked.append(address)
@@ -41,16 +43,20 @@ async def test_the_page_of_the_endpoints_host_is_read(monkeypatch: pytest.Monkey
     for answer, utilisation, problem in (
         (page(PAGE), 0.8, ""),
         (page(PAGE.replace(b"80", b"-8")), None, "DCGM_FI_DEV_GPU_UTIL of -8.0 is not from 0 to 100"),
+        (page(PAGE.replace(b"80", b"-8")), None, "DCGM_FI_DEV_GPU_UTIL of -8.0 is not from 0 to 100"),
         (page(PAGE), 0.8, ""),
         (page(b"", 404), None, "/metrics answers 404"),
         (page(PAGE), 0.8, ""),
         (UpstreamError("refused"), None, "refused"),
     ):
         answers.append(answer)
-        await gpu_readings.read(endpoint, UpstreamPool())
+        with capture_logs() as logs:
+            await gpu_readings.read(endpoint, UpstreamPool())
+        logged += [each["error"] for each in logs]
         reported = endpoint_report(endpoint).gpu
         assert (None if reported is None else reported.utilisation, endpoint.reported.gpu_problem) == (
             utilisation,
             problem,
         )
+    assert logged == ["DCGM_FI_DEV_GPU_UTIL of -8.0 is not from 0 to 100", "/metrics answers 404", "refused"]
     assert set(asked) == {Address("10.0.0.1", 9400)}, "without TLS, which is that of the engine"
