@@ -140,7 +140,6 @@ class ControlPlane:
         policy_reader: reads the policy bundle.
         leader_lease_s: time to live (s) of the leader's lease.
         tls: returns the context for a new connection to another control plane; None: the system's trust store.
-        clock: the clock by which everything is timed except leases; None: a new one.
     """
 
     def __init__(
@@ -152,9 +151,9 @@ class ControlPlane:
         policy_reader: BundleReader,
         leader_lease_s: int = MIN_LEASE_TTL_S,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        clock: SteadyClock | None = None,
     ) -> None:
-        clock, rng = clock or SteadyClock(), Random()
+        # Times everything except leases.
+        clock, rng = SteadyClock(), Random()
         self.metrics = ControlPlaneMetrics()
         self._store = store = MeasuredStore(store, self.metrics.internal)
         self._sessions = sessions
@@ -254,7 +253,7 @@ class ControlPlane:
     async def start(self) -> asyncio.Task[None]:
         """Start all parts. The returned task runs until `stop`; if it ends before, that is a defect."""
         await self.policies.load()
-        await self._adopt_policy()
+        await self.policies.adopt(self._store)
         for informer in self._informers:
             informer.start()
         self._registration.start()
@@ -443,13 +442,5 @@ class ControlPlane:
         if self.policies.current is not before:
             # Wakes the planning loop, so that a new policy takes effect at once and not at the next tick.
             self._planning_rounds.wake()
-        await self._adopt_policy()
+        await self.policies.adopt(self._store)
         return not self.policies.unreadable and self.policies.current is not None
-
-    async def _adopt_policy(self) -> None:
-        """Use the policy in the store while the policy source has no valid policy."""
-        if self.policies.current is None:
-            try:
-                await self.policies.adopt(self._store)
-            except StoreError as error:
-                _log.warning("cannot read the policy from the store", reason=str(error))

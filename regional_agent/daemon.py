@@ -154,7 +154,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         keys = None if webhook_keys is None else webhook_keys.secret
         jobs = AgentJobs(runtime.agent, runtime.config, runtime.client_requests, proxy, rng, keys)
         jobs.start()
-        runtime.report_jobs(jobs.worker.report)
+        runtime.reports.jobs = jobs.worker.report
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
         runtime.reloaded_files += [("tls", files) for files in tls.files]
         if region_key is not None:

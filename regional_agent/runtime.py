@@ -20,7 +20,6 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
-from penstock.fleet.jobs_report import JobsReport
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -273,14 +272,14 @@ class AgentRuntime:
         )
         self.update_metrics = partial(metrics.use_state, state)
         """Exports the state; called with the requests in progress by model, before a scrape."""
-        self._reports = ReportBuilder(
+        self.reports = ReportBuilder(
             ReportSender(region, name, self.agent.epoch),
             state,
             credits,
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
             clock=clock,
         )
-        self._reporter = Reporter(self._leader, self._reports.build)
+        self._reporter = Reporter(self._leader, self.reports.build)
         self.peers.on_failed = self.config.issuers.on_asked = self._reporter.wake
 
     async def __aenter__(self) -> Self:
@@ -398,10 +397,6 @@ class AgentRuntime:
         # Of several files of one kind, any problem is a greater text than the empty one.
         return {kind: max(problem for of, problem in found if of == kind) for kind, _ in found}
 
-    def report_jobs(self, jobs: Callable[[], JobsReport | None]) -> None:
-        """Include what `jobs` returns in the reports from now on."""
-        self._reports.jobs = jobs
-
     def status(self) -> dict[str, Any]:
         """Return the content of the status page."""
         reason = self.readiness.not_ready_reason()
@@ -416,7 +411,7 @@ class AgentRuntime:
             "budgets": self.budgets.status(),
             "objects": self.objects.status(),
             "ledger": self.ledger.status() | self._uploader.status(),
-            "pools": self._reports.pools(),
+            "pools": self.reports.pools(),
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": self.registrations.statuses(),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.fleet.snapshot import Snapshot, pools
-from penstock.fleet.version_counts import VersionCounts
 from penstock.policy.policy import Policy
 from penstock.rollout.model_rollout import ModelEvent, ModelPhase, ModelRolloutState
 from penstock.rollout.rollout_progress import Condition

@@ -11,7 +11,7 @@ from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
 from penstock.fleet.region_skew import region_skews
 from penstock.fleet.snapshot import Snapshot
-from penstock.health.engine_facts import ServedModel
+from penstock.health.engines.engine_facts import ServedModel
 from penstock.policy.kinds.models import Model
 
 

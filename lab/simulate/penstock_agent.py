@@ -19,9 +19,9 @@ from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.endpoint_chooser import EndpointChooser, is_long
 from penstock.routing.endpoint_selection import LONG_PREFILL_US, EndpointView
-from penstock.routing.prefix_sketch import holder_wait_s
+from penstock.routing.prefixes.prefix_sketch import holder_wait_s
+from penstock.routing.prefixes.region_prefixes import PromptWork
 from penstock.routing.reasons import Reason
-from penstock.routing.region_prefixes import PromptWork
 from regional_agent.routing.queue_dispatcher import YIELD_S
 from regional_agent.shared_load.published_load import PublishedLoad
 

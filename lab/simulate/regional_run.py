@@ -32,10 +32,10 @@ from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.routing.affinity import SESSION_BIT
-from penstock.routing.hot_prefixes import HotPrefixes
-from penstock.routing.prefix_sketch import EMPTY, MAX_ENTRIES, Sketch, decode_sketch, encode_sketch, held_in
+from penstock.routing.prefixes.hot_prefixes import HotPrefixes
+from penstock.routing.prefixes.prefix_sketch import EMPTY, MAX_ENTRIES, Sketch, decode_sketch, encode_sketch, held_in
+from penstock.routing.prefixes.region_prefixes import NOTHING_SPARED, spared_elsewhere
 from penstock.routing.reasons import Refusal
-from penstock.routing.region_prefixes import NOTHING_SPARED, spared_elsewhere
 from penstock.routing.region_selection import RegionRequest, RegionView, draw, region_options
 from penstock.routing.spill_credits import Grants, HeldCredits, grant, wanted
 from penstock.routing.spilled_sessions import SpilledSessions

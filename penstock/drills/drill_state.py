@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.objective_analysis import ObjectiveCounts
 from penstock.rollout.state_machine import Mark

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.health.engine_facts import ServedModel
-from penstock.health.gpu_metrics import GpuState
+from penstock.health.engines.engine_facts import ServedModel
+from penstock.health.engines.gpu_metrics import GpuState
 
 MAX_ENDPOINTS = 1_000
 """Maximum number of endpoints in one report."""

@@ -7,15 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.fleet.counts.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
+from penstock.fleet.counts.message_bytes import MessageBytes
+from penstock.fleet.counts.request_counts import RequestCounts
+from penstock.fleet.counts.version_counts import MAX_REPORTED as MAX_VERSIONS
+from penstock.fleet.counts.version_counts import VersionReport
 from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.jobs_report import JobsReport
-from penstock.fleet.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
-from penstock.fleet.message_bytes import MessageBytes
-from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.traffic_report import MAX_TENANTS, CountryReport, SpilloverReport, TenantReport
-from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
-from penstock.fleet.version_counts import VersionReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.tenancy.refusals import MAX_REPORTED, BudgetRefusals, OtherRefusals

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from penstock.health.model_revision import comparable_parts, is_expected, same_spelling
+from penstock.health.engines.model_revision import comparable_parts, is_expected, same_spelling
 
 
 class SkewAgainst(StrEnum):

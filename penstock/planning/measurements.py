@@ -10,7 +10,7 @@ from math import floor, log10
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.fleet.message_bytes import MessageBytes, prior_bytes
+from penstock.fleet.counts.message_bytes import MessageBytes, prior_bytes
 from penstock.fleet.snapshot import FRESH_S, Snapshot
 from penstock.policy.policy import Policy
 

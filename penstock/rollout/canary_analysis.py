@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.objective_analysis import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts

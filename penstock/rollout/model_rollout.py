@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.fleet.version_counts import VersionCounts
+from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.planning.plan import VersionShare
 from penstock.policy.kinds.model_rollouts import ModelRollout
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.rollout.canary_analysis import AgentObservation, requests_since
 from penstock.rollout.state_machine import Rollout
 

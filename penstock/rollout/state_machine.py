@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.provenance import Provenance
 from penstock.rollout.objective_analysis import ObjectiveCounts
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import UNSET
 
+from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.fleet.snapshot import FadedPool, Snapshot, freshness
-from penstock.fleet.version_counts import VersionCounts
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.model_versions import WHOLE_PERCENT
 from penstock.rollout.canary_analysis import exceeded, first_significant, greater_mean

@@ -24,14 +24,12 @@ def burst_region(
     views: Mapping[str, RegionView],
     closures: Closures,
     otherwise: Otherwise,
-    service_s: float,
 ) -> RegionChoice | None:
     """The region whose burst endpoint is worth most to a request that the origin has no target for; None if none is.
 
     Args:
         plan: the origin's plan for the traffic class; None if the plan has no entry for the class.
         otherwise: what becomes of the request at the origin.
-        service_s: expected time (s) of the request on a server that runs.
     """
     origin, model = request.origin, policy.models.get(request.model)
     if model is None:
@@ -47,7 +45,7 @@ def burst_region(
         terms, view = policy.regions[name].burst_of(request.model), usable[name]
         egress = egress_cost(model, policy.regions[origin].egress_cost_per_gb, policy.regions[name].egress_cost_per_gb)
         trip_s = policy.round_trip_ms(origin, name) / MS_PER_S
-        start = BurstStart(view.burst_start_s, service_s, trip_s, egress)
+        start = BurstStart(view.burst_start_s, request.service_s, trip_s, egress)
         if terms is None or why_not(policy, terms, otherwise, start) is not None:
             continue
         total_s = start.start_s + start.price_s(policy, terms)

@@ -128,17 +128,15 @@ def decide_burst(
     request: RegionRequest,
     views: Mapping[str, RegionView],
     otherwise: Otherwise,
-    service_s: float,
 ) -> RegionChoice | None:
     """Selects another region's burst endpoint for a request that `decide` refused, within the mask; None for none.
 
     Args:
         otherwise: what becomes of the request at the origin.
-        service_s: expected time (s) of the request on a server that runs.
     """
     closures = _closures(policy, plan, request)
     class_plan = plan.lookup(request.model, request.permitted.name) if plan is not None else None
-    choice = burst_region(policy, class_plan, request, views, closures, otherwise, service_s)
+    choice = burst_region(policy, class_plan, request, views, closures, otherwise)
     if choice is None:
         return None
     within = within_mask(Decision(residency, choice, (RegionOption(choice, 1.0),)))

@@ -22,8 +22,8 @@ from penstock.planning.share_change_limit import ramped
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.batch_price import BatchWork
+from penstock.routing.prefixes.region_prefixes import NOTHING_SPARED
 from penstock.routing.reasons import Reason, Refusal, Rejection
-from penstock.routing.region_prefixes import NOTHING_SPARED
 from penstock.routing.session_home import home_of
 
 
@@ -116,6 +116,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Part (0-1] of a region's slots up to which the batch request starts."""
     batch_work: BatchWork | None = None
     """What the batch request uses, by which regions are compared; None for a mean request by the policy."""
+    service_s: float = 0.0
+    """Expected time (s) of the request on a burst endpoint whose server runs; 0 if none is compared."""
 
 
 class Closures(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.fleet.message_bytes import MessageBytes
+from penstock.fleet.counts.message_bytes import MessageBytes
 from penstock.fleet.snapshot import Demand, FadedPool
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.plan import RegionPlan

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.health.engine_facts import MAX_CONTEXT_TOKENS
-from penstock.routing.prefix_sketch import decode_sketch, digest_of
+from penstock.health.engines.engine_facts import MAX_CONTEXT_TOKENS
+from penstock.routing.prefixes.prefix_sketch import decode_sketch, digest_of
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.agent_question import open_answer, open_question, require_region, seal_answer
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions

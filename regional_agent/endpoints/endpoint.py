@@ -11,9 +11,9 @@ import structlog
 
 from penstock.health.adapter_ejections import AdapterEjections
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
-from penstock.health.engine_facts import EngineFacts, room_text
-from penstock.health.engine_kinds import ENGINES, EngineKind
-from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
+from penstock.health.engines.engine_facts import EngineFacts, room_text
+from penstock.health.engines.engine_kinds import ENGINES, EngineKind
+from penstock.health.engines.engine_signals import Readings, Signal, pressure, updated_readings
 from penstock.health.health_check import HealthCheck
 from penstock.health.outlier_ejection import (
     AttemptOutcome,

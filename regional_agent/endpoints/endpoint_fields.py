@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.health.engine_kinds import EngineKind
-from penstock.health.gpu_metrics import MAX_GPUS
+from penstock.health.engines.engine_kinds import EngineKind
+from penstock.health.engines.gpu_metrics import MAX_GPUS
 from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
 from regional_agent.endpoints.endpoint_health_fields import health_check_options

@@ -15,8 +15,8 @@
 
 The second entry creates one endpoint for each address of its host name. A Service or InferencePool (`kubernetes`) may
 take the place of `dns`: see endpoints/discovery/. Further fields are optional: `engine` (see
-penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, `kv_events_port`, `grpc_port`, and the
-fields in endpoint_options.py.
+penstock/health/engines/engine_kinds.py), `version`, `health` (a path), `metrics_port`, `kv_events_port`, `grpc_port`,
+and the fields in endpoint_options.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from penstock.health.engine_kinds import ENGINES
+from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.outlier_ejection import EjectionRules, panicking
 from penstock.pools.context_lengths import ContextLengths
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals

@@ -14,9 +14,10 @@ from typing import Final
 import structlog
 from msgspec import UNSET
 
-from penstock.health import orca, preemption
-from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import InvalidSignals
+from penstock.health import preemption
+from penstock.health.engines import orca
+from penstock.health.engines.engine_kinds import EngineKind
+from penstock.health.engines.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes

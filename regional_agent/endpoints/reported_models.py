@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 from msgspec import UNSET
 
-from penstock.health.engine_facts import EngineFacts, combined
-from penstock.health.gpu_metrics import GpuState
+from penstock.health.engines.engine_facts import EngineFacts, combined
+from penstock.health.engines.gpu_metrics import GpuState
 from penstock.health.version_skew import Skew
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import WakeMethod

@@ -16,7 +16,7 @@ from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
 from penstock.policy.policy import Policy
-from penstock.routing.prefix_sketch import NOTHING_HELD, Held
+from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate

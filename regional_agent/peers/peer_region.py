@@ -10,7 +10,7 @@ import structlog
 from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.policy.kinds.spillover_and_failover import Failover
-from penstock.routing.prefix_sketch import EMPTY, NOTHING_HELD, Held, Sketch, decode_sketch, held_in
+from penstock.routing.prefixes.prefix_sketch import EMPTY, NOTHING_HELD, Held, Sketch, decode_sketch, held_in
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import HeldCredits
 from penstock.wire.probe import ProbeResponse

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.routing.affinity import AffinityIndex
-from penstock.routing.hot_prefixes import HotPrefixes
-from penstock.routing.prefix_sketch import MAX_ENTRIES, encode_sketch, holder_wait_s
+from penstock.routing.prefixes.hot_prefixes import HotPrefixes
+from penstock.routing.prefixes.prefix_sketch import MAX_ENTRIES, encode_sketch, holder_wait_s
 from regional_agent.endpoints.endpoint_set import EndpointSet
 
 INTERVAL_S: Final = 2.0

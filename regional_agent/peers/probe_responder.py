@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
-from penstock.routing.hot_prefixes import HotPrefixes
-from penstock.routing.prefix_sketch import digest_of
+from penstock.routing.prefixes.hot_prefixes import HotPrefixes
+from penstock.routing.prefixes.prefix_sketch import digest_of
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, ModelReadiness, ProbeRequest, ProbeResponse

@@ -16,7 +16,8 @@ from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
-from penstock.health import orca, preemption
+from penstock.health import preemption
+from penstock.health.engines import orca
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.pools.burst import BurstUse

@@ -94,8 +94,8 @@ class ExplainService:
         endpoints: tuple[ConsideredEndpoint, ...] = ()
         if model is not None:
             endpoints = router.local.consider(model, sender, session, now) + router.burst.consider(policy, model, now)
-        views = router.views(policy.regions, query.model, now)
-        work = router.batch_work(policy, query.model)
+        views = router.batch.views(policy.regions, query.model, now)
+        work = router.batch.work(policy, query.model)
         query = msgspec.structs.replace(query, max_use=_max_use(policy, query), batch_work=work)
         preempts = policy.preempts_batch(query.model)
         idle = router.queue.idle_slots(query.model, query.max_use, preempts=preempts)

@@ -7,13 +7,13 @@ from math import inf
 from typing import Final
 
 from penstock.fleet.expected_wait import headroom_slots
-from penstock.health.engine_kinds import ENGINES
+from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
 from penstock.routing.endpoint_chooser import is_long
-from penstock.routing.hot_prefixes import SHORTEST, HotPrefixes
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
+from penstock.routing.prefixes.hot_prefixes import SHORTEST, HotPrefixes
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.routing.region_selection import RegionView
 from regional_agent.endpoints.endpoint import Endpoint

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.planning.plan import ArcReason
-from penstock.routing.prefix_sketch import Held
+from penstock.routing.prefixes.prefix_sketch import Held
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.wire.route_context import RouteContext, content_digest, seal

@@ -6,8 +6,7 @@ reservation, or the refusal for the client.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from random import Random
 from typing import Final
@@ -16,16 +15,14 @@ from msgspec.structs import replace
 
 from penstock.accounts.retry_rules import MAX_BROKEN
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
-from penstock.fleet.message_bytes import BytesTally
+from penstock.fleet.counts.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
-from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
-from penstock.routing.batch_price import BatchWork, batch_work
 from penstock.routing.decision import decide, decide_burst, is_servable
-from penstock.routing.hot_prefixes import SHORTEST
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
+from penstock.routing.prefixes.hot_prefixes import SHORTEST
+from penstock.routing.prefixes.region_prefixes import NOTHING_SPARED, PromptWork, spared_elsewhere
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_prefixes import NOTHING_SPARED, PromptWork, spared_elsewhere
 from penstock.routing.region_selection import (
     RegionChoice,
     RegionRequest,
@@ -41,6 +38,7 @@ from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
 from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.batch_targets import BatchTargets
 from regional_agent.routing.burst_targets import BurstTargets, awaits_idle_region
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
@@ -92,18 +90,12 @@ class Router:
         self.queue = local.queue
         """The admission queues."""
         self._rng = rng
-        self._sizes = sizes
+        self.batch = BatchTargets(config, local, peers, rng, sizes)
+        """The targets of requests below all priorities."""
         self.burst = BurstTargets(local)
         """The burst endpoints of this region."""
         self.spilled = SpilledSessions()
         """The sessions that this agent sent to other regions by spillover."""
-
-    def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
-        """Return the views of `regions`, this region included, for one model."""
-        view = self._peers.view
-        views = {region: view(region, model, now) for region in regions}
-        views[self.region] = self.local.view(model)
-        return views
 
     def _views_for(self, context: RequestContext, now: float) -> dict[str, RegionView]:
         """Return the views of the regions that a request may use. A region that cannot serve it is not ready."""
@@ -311,7 +303,7 @@ class Router:
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
         if context.is_batch:
-            return self._batch_target(context, now, in_turn=in_turn)
+            return self.batch.select(context, now, in_turn=in_turn)
         session, stays_in = None, ""
         if len(self.spilled):
             session = session_key_of(context.request, context.estimate)
@@ -373,62 +365,10 @@ class Router:
         if not any(view.burst_room for view in views.values()):
             return None
         otherwise = burst.otherwise(context, now, in_turn=in_turn)
-        request = RegionRequest(region, context.model, permitted, tried)
-        service_s = burst.service_s(context.model)
-        where = decide_burst(policy, self._config.plan, context.residency, request, views, otherwise, service_s)
+        request = RegionRequest(region, context.model, permitted, tried, service_s=burst.service_s(context.model))
+        where = decide_burst(policy, self._config.plan, context.residency, request, views, otherwise)
         target = None if where is None else self._peers.forward(context, where)
         return target if isinstance(target, ForwardedAttempt) else None
-
-    def _batch_target(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
-        """Select the cheapest region with idle slots; if its agent refuses, exclude it and select again."""
-        policy, permitted = self._config.policy, context.residency.permitted
-        assert policy is not None
-        local, model, priced_at = self.local, context.model, time.time()
-        waits = not in_turn and occupies_slot(context) and self.queue.must_queue(context)
-        work = self.batch_work(policy, model, context.request.length or context.request.received_bytes)
-        while True:
-            views = self.views(permitted.regions, model, now)
-            if waits:
-                # Batch requests that wait here are before this one, in all regions.
-                views = {region: replace(view, batch_room=0) for region, view in views.items()}
-            else:
-                views[self.region] = replace(views[self.region], batch_room=local.batch_room(context))
-            request = RegionRequest(
-                self.region,
-                model,
-                permitted,
-                context.tried_regions,
-                batch_at=priced_at,
-                max_use=context.max_use,
-                batch_work=work,
-            )
-            decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
-            if isinstance(decision, Refusal):
-                return self.local.too_long_for_all(context, views) or decision
-            where = decision.choice
-            if where.region == self.region:
-                target: Attempt | Reason = local.place(context, where.why, now)
-            else:
-                target = self._peers.forward(context, where)
-            if isinstance(target, (LocalAttempt, ForwardedAttempt)):
-                return target
-            context.tried(where.region, target)
-            if target is _TOO_LONG:
-                self.local.exclude_shorter(context, views)
-
-    def batch_work(self, policy: Policy, model: str, body_bytes: int | None = None) -> BatchWork | None:
-        """Return what a batch request uses, as far as it was measured here; None if the policy lacks the model.
-
-        Args:
-            body_bytes: size (bytes) of the body; None for that of a mean request.
-        """
-        found, pool = policy.models.get(model), self.local.endpoints.pool(model)
-        if found is None:
-            return None
-        work = batch_work(found, pool.service_s, pool.slots / pool.ready if pool.ready else 0.0)
-        sizes = self._sizes.of(found)
-        request_bytes = sizes.request_bytes if body_bytes is None else body_bytes
-        return replace(work, request_bytes=request_bytes, response_bytes=sizes.response_bytes)
 
     def _spared_elsewhere(self, context: RequestContext, views: Mapping[str, RegionView]) -> Mapping[str, float]:
         """Return the prefill (s) that the caches of other permitted regions spare a request."""
@@ -461,7 +401,7 @@ class Router:
         return Refusal(
             Reason.SATURATED,
             detail,
-            retry_after_s=soonest_retry_s(permitted, self.views(permitted.regions, context.model, now)),
+            retry_after_s=soonest_retry_s(permitted, self.batch.views(permitted.regions, context.model, now)),
         )
 
     def _may_leave(self, context: RequestContext, now: float) -> bool:

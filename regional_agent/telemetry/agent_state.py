@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from penstock.fleet.version_counts import VersionReport
+from penstock.fleet.counts.version_counts import VersionReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.ledger.request_ledger import RequestLedger

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, RULES, Counts, Outcome
-from penstock.fleet.message_bytes import BytesTally
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.message_bytes import BytesTally
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Refusal

@@ -66,7 +66,7 @@ class CopyRouter(Router):
     """Selects the targets of copies, which never wait."""
 
     def __init__(self, router: Router, reader: CopyReader) -> None:
-        super().__init__(router._config, reader, router.local, router._peers, router._rng, router._sizes)
+        super().__init__(router._config, reader, router.local, router._peers, router._rng, router.batch.sizes)
 
     def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
         """Refuse: a copy uses spare capacity only."""

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.fleet.version_counts import VersionCounts, VersionReport
+from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.model_versions import is_drawn
 from penstock.policy.policy import Policy

@@ -5,8 +5,8 @@ Property: the result is InvalidSignals, or a state whose values are within their
 
 from __future__ import annotations
 
-from penstock.health.engine_signals import InvalidSignals
-from penstock.health.gpu_metrics import read_gpus
+from penstock.health.engines.engine_signals import InvalidSignals
+from penstock.health.engines.gpu_metrics import read_gpus
 
 WORDS = (
     b"\nDCGM_FI_DEV_GPU_UTIL",

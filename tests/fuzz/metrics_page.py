@@ -6,8 +6,8 @@ read the same from a page with one sample for each.
 
 from __future__ import annotations
 
-from penstock.health.engine_kinds import ENGINES, Engine, EngineKind
-from penstock.health.engine_signals import MAX_VALUE, InvalidSignals, Signal, read_metrics
+from penstock.health.engines.engine_kinds import ENGINES, Engine, EngineKind
+from penstock.health.engines.engine_signals import MAX_VALUE, InvalidSignals, Signal, read_metrics
 
 WORDS = (
     *(b"\n", b"{", b"}", b'"', b"\\", b'="', b'",', b"NaN", b"+Inf", b"1e400", b"# TYPE ", b'request_type="waiting"'),

@@ -5,8 +5,8 @@ Property: the result is InvalidSignals, or signals within their limits that read
 
 from __future__ import annotations
 
-from penstock.health.engine_signals import MAX_VALUE, InvalidSignals
-from penstock.health.orca import SIGNALS, read_orca
+from penstock.health.engines.engine_signals import MAX_VALUE, InvalidSignals
+from penstock.health.engines.orca import SIGNALS, read_orca
 
 WORDS = (
     *(b"TEXT ", b"JSON ", b"=", b":", b",", b'{"named_metrics":{"', b'"application_utilization":', b"1e400", b"nan"),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.models import Model
 from penstock.routes.presets.preset_registry import preset_routes

@@ -188,7 +188,7 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
 
         engine = here.endpoints.pool("m").endpoints[0]
         held = [here.shared_load.reserve(Reservation(engine)) for _ in range(6)]
-        assert here.router.views((), "m", 0.0)["eu-de"].expected_wait_s == pytest.approx(3 * 2.0 / 4)
+        assert here.router.batch.views((), "m", 0.0)["eu-de"].expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
         for reservation in held:
             here.shared_load.release(reservation)

@@ -31,7 +31,7 @@ from control_plane.status.query_responses import ExplainResponse
 from lab.memory_store import MemoryStore
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.traffic_report import TenantReport
-from penstock.health.engine_facts import ServedModel
+from penstock.health.engines.engine_facts import ServedModel
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN
 from tests.support.paths import ROOT

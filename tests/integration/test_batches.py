@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.jobs.batches import item_results
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Queueing

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.health.endpoint_health import EndpointState
-from penstock.health.engine_kinds import ENGINES, EngineKind
+from penstock.health.engines.engine_kinds import ENGINES, EngineKind
 from penstock.health.outlier_ejection import EjectionRules
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits

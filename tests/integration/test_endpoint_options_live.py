@@ -16,7 +16,7 @@ import structlog.testing
 
 from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_facts import ServedModel
-from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import Signal
+from penstock.health.engines.engine_facts import ServedModel
+from penstock.health.engines.engine_kinds import EngineKind
+from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery import kubernetes_api, kubernetes_reflector
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings

@@ -14,7 +14,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.policy import Policy
-from penstock.routing.prefix_sketch import digest_of, encode_sketch
+from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
 from penstock.wire import identity, probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse

@@ -15,7 +15,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
-from penstock.routing.prefix_sketch import Held
+from penstock.routing.prefixes.prefix_sketch import Held
 from regional_agent.http.limits import Limits
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, never_responds, streams_forever

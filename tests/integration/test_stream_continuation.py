@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from lab.engine.openai_format import words
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -18,9 +18,9 @@ from adapters.store.config_store import Put
 from control_plane.audit.audit_log import AuditLog
 from control_plane.rollout.model_rollouts import ModelRollouts
 from lab.memory_store import MemoryStore
+from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Snapshot, add_report
-from penstock.fleet.version_counts import VersionCounts
 from penstock.ledger.ledger_record import RecordKind
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests

@@ -271,8 +271,8 @@ def test_overflow_uses_a_burst_endpoint_elsewhere_only_where_everything_permits_
     fleet = msgspec.structs.replace(before, regions={**before.regions, **priced})
     if ordered:
         fleet = with_spillover_orders(fleet, {"eu-de": ("us-east", "eu-es")})
-    request = RegionRequest("eu-de", MODEL, residency_class(permitted), tried)
-    chosen = burst_region(fleet, None, request, views, closures, otherwise, 2.0)
+    request = RegionRequest("eu-de", MODEL, residency_class(permitted), tried, service_s=2.0)
+    chosen = burst_region(fleet, None, request, views, closures, otherwise)
     open_ = {
         name
         for name in permitted - tried.keys()

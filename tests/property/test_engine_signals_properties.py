@@ -3,9 +3,16 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import MAX_VALUE, InvalidSignals, Signal, pressure, read_metrics, updated_readings
-from penstock.health.orca import read_orca
+from penstock.health.engines.engine_kinds import EngineKind
+from penstock.health.engines.engine_signals import (
+    MAX_VALUE,
+    InvalidSignals,
+    Signal,
+    pressure,
+    read_metrics,
+    updated_readings,
+)
+from penstock.health.engines.orca import read_orca
 
 NAMES = [b"vllm:num_requests_waiting", b"sglang:token_usage", b"nv_trt_llm_request_metrics", b"tgi_queue_size"]
 pieces = st.one_of(

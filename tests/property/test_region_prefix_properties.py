@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.policy.residency import residency_class
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys
-from penstock.routing.hot_prefixes import ANCHORS, HotPrefixes
-from penstock.routing.prefix_sketch import (
+from penstock.routing.prefixes.hot_prefixes import ANCHORS, HotPrefixes
+from penstock.routing.prefixes.prefix_sketch import (
     MAX_ENTRIES,
     MAX_SKETCH_BYTES,
     NOTHING_HELD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.canary_analysis import AgentObservation, Evidence, observe
 from penstock.rollout.state_machine import (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.cost.work import Speed
-from penstock.health.engine_signals import Signal
+from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import EjectionState
 from penstock.health.region_health import RegionState
 from regional_agent.on_demand.wake_hooks import Action

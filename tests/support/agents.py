@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from adapters.access.key_access import KeyAccess
 from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Scaling
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.prefix_sketch import NOTHING_HELD, Held
+from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
 from penstock.wire.session import Session

@@ -26,9 +26,9 @@ from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
 from lab.server_starting import PORT_TRIES, start_server
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport
-from penstock.fleet.request_counts import RequestCounts
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
 from penstock.wire.identity import PATH, BadIdentity, decode_certificate

@@ -119,14 +119,14 @@ class PolicySource:
         await self._reader.close()
 
     async def adopt(self, store: ConfigStore) -> None:
-        """Use the published plan's policy, if the source has had no valid policy since the start.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """Use the published plan's policy, if the source has had no valid policy since the start."""
         if self.current is not None:
             return
-        found = await _in_force(store)
+        try:
+            found = await _in_force(store)
+        except StoreError as error:
+            _log.warning("cannot read the policy from the store", reason=str(error))
+            return
         if found is not None and self.current is None:
             self.current, self.provenance = found
             self.origin = Origin.STORE

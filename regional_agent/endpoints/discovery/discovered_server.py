@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.endpoints.endpoint_options import InvalidField, Pairs

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.health.engine_facts import EngineFacts, combined, listed_model, read_facts
-from penstock.health.engine_kinds import FactsPage, ModelDiscovery
+from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
+from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
-from penstock.health.engine_kinds import ENGINES
+from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.health_check import answer_outcome, unready_because
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint

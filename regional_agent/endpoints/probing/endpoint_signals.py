@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from penstock.health.engine_kinds import ENGINES
-from penstock.health.engine_signals import InvalidSignals, read_metrics
+from penstock.health.engines.engine_kinds import ENGINES
+from penstock.health.engines.engine_signals import InvalidSignals, read_metrics
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.routing.engine_request import NO_REWRITE

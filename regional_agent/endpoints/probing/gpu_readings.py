@@ -8,8 +8,8 @@ from random import Random
 
 import structlog
 
-from penstock.health.engine_signals import InvalidSignals
-from penstock.health.gpu_metrics import read_gpus
+from penstock.health.engines.engine_signals import InvalidSignals
+from penstock.health.engines.gpu_metrics import read_gpus
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_signals import MAX_PAGE_BYTES, MAX_PER_S, TIMEOUT_S
 from regional_agent.upstream.http_fetch import FetchRequest, fetch

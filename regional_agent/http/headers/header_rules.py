@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
-from penstock.health import orca, preemption
+from penstock.health import preemption
+from penstock.health.engines import orca
 from penstock.routes.route import API_KEY_HEADERS
 
 Header = tuple[bytes, bytes]

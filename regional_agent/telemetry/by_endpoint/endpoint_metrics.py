@@ -9,7 +9,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from penstock.health.engine_signals import LOAD_SIGNALS, Signal
+from penstock.health.engines.engine_signals import LOAD_SIGNALS, Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome, EjectionState
 from penstock.health.progress import StallReason
 from penstock.pools.slowdown import decode_time, slowdowns

@@ -27,8 +27,8 @@ from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.fleet.capacity import Shortfall
-from penstock.health.engine_signals import Signal
-from penstock.health.gpu_metrics import GpuState
+from penstock.health.engines.engine_signals import Signal
+from penstock.health.engines.gpu_metrics import GpuState
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst

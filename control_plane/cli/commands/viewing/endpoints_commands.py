@@ -14,7 +14,7 @@ from control_plane.cli.error_output import print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.health.engine_facts import room_text
+from penstock.health.engines.engine_facts import room_text
 
 LIMIT = 500
 """Page size of the requests."""

@@ -10,7 +10,7 @@ import pytest
 
 from control_plane.cli.commands.viewing import endpoints_commands as command
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.health.gpu_metrics import GpuState
+from penstock.health.engines.gpu_metrics import GpuState
 from tests.support.reports import MODEL, endpoint, packed, report
 from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url
 

@@ -14,10 +14,10 @@ from control_plane.audit.audit_log import AuditLog, ChangeRefused
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible, StoredModelRollout
 from lab.memory_store import MemoryStore
+from penstock.fleet.counts.request_counts import RequestCounts
+from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
 from penstock.fleet.report import PoolReport
-from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, add_report
-from penstock.fleet.version_counts import VersionCounts, VersionReport
 from penstock.planning.plan import VersionShare
 from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version

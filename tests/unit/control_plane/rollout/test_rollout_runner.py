@@ -30,8 +30,8 @@ from control_plane.rollout.rollout_actions import ActionRefused, RolloutActions
 from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import RolloutRunner
 from lab.memory_store import MemoryStore
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.report import AgentReport
-from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import RolloutRules

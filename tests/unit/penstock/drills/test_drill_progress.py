@@ -30,7 +30,7 @@ from penstock.drills.drill_state import (
     first_phase,
     transition,
 )
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.overrides.overrides import Override, OverrideKind, lifted
 from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.canary_analysis import AgentObservation

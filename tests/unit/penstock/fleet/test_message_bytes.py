@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from penstock.fleet.message_bytes import (
+from penstock.fleet.counts.message_bytes import (
     MAX_MODELS,
     MEMORY_REQUESTS,
     PRIOR_REQUESTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, Outcome
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.telemetry.request_tally import RequestTally
 

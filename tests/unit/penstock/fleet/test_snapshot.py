@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.fleet import snapshot as snapshots
+from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.fleet.snapshot import (
     FADED_S,
@@ -27,7 +28,6 @@ from penstock.fleet.snapshot import (
     tick,
 )
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
-from penstock.fleet.version_counts import VersionCounts, VersionReport
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.health.engine_facts import (
+from penstock.health.engines.engine_facts import (
     EngineFacts,
     ServedModel,
     combined,
     listed_model,
     read_facts,
 )
-from penstock.health.engine_kinds import FactsPage
+from penstock.health.engines.engine_kinds import FactsPage
 
 MAX_CONTEXT_TOKENS, MAX_FACT_CHARS = 1_000_000_000, 200
 """As documented, and not imported: a test fails if a tuned constant changes."""

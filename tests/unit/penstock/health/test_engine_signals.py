@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.health.engine_kinds import EngineKind
-from penstock.health.engine_signals import (
+from penstock.health.engines.engine_kinds import EngineKind
+from penstock.health.engines.engine_signals import (
     InvalidSignals,
     Reading,
     Signal,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.health.engine_signals import InvalidSignals
-from penstock.health.gpu_metrics import GpuState, read_gpus
+from penstock.health.engines.engine_signals import InvalidSignals
+from penstock.health.engines.gpu_metrics import GpuState, read_gpus
 
 DCGM = b"""# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge

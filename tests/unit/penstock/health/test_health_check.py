@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_kinds import ENGINES, EngineKind
+from penstock.health.engines.engine_kinds import ENGINES, EngineKind
 from penstock.health.health_check import (
     HealthCheck,
     HealthCheckOptions,

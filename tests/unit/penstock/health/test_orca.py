@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.health.engine_signals import InvalidSignals, Signal
-from penstock.health.orca import (
+from penstock.health.engines.engine_signals import InvalidSignals, Signal
+from penstock.health.engines.orca import (
     read_orca,
 )
 

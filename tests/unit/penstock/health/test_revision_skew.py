@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from penstock.fleet.endpoint_view import ReportedEndpoint
 from penstock.fleet.region_skew import region_skews
-from penstock.health.engine_facts import ServedModel
-from penstock.health.model_revision import same_spelling
+from penstock.health.engines.engine_facts import ServedModel
+from penstock.health.engines.model_revision import same_spelling
 from penstock.health.version_skew import Serving, SkewAgainst, skews
 from penstock.policy.kinds.models import Model
 from tests.support.reports import endpoint

@@ -8,7 +8,7 @@ from math import inf
 import msgspec
 import pytest
 
-from penstock.fleet.message_bytes import MessageBytes
+from penstock.fleet.counts.message_bytes import MessageBytes
 from penstock.fleet.report import PeerReport
 from penstock.fleet.snapshot import FADED_S, Snapshot
 from penstock.health.region_health import RegionState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.fleet.message_bytes import MessageBytes
+from penstock.fleet.counts.message_bytes import MessageBytes
 from penstock.fleet.snapshot import FRESH_S, HeldReport
 from penstock.planning.measurements import measured_bytes
 from tests.support.three_regions import POLICY, fleet, region

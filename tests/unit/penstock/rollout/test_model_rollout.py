@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.fleet.request_counts import RequestCounts
-from penstock.fleet.version_counts import VersionCounts
+from penstock.fleet.counts.request_counts import RequestCounts
+from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
 from penstock.rollout.model_rollout import (
     FINAL_PHASES,

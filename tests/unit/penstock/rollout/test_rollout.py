@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from adapters.store.codec import encode
-from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.operations import RolloutRules

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.routing.affinity import HELD_S, SCOPE_SHIFT
-from penstock.routing.hot_prefixes import (
+from penstock.routing.prefixes.hot_prefixes import (
     HotPrefixes,
 )
-from penstock.routing.prefix_sketch import (
+from penstock.routing.prefixes.prefix_sketch import (
     EMPTY,
     MAX_SKETCH_BYTES,
     NOTHING_HELD,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_selection import EndpointView
-from penstock.routing.prefix_sketch import Held, holder_wait_s
-from penstock.routing.region_prefixes import PromptWork, egress_s, spared_elsewhere
+from penstock.routing.prefixes.prefix_sketch import Held, holder_wait_s
+from penstock.routing.prefixes.region_prefixes import PromptWork, egress_s, spared_elsewhere
 from tests.support.planet import MODEL, policy
 
 WORK = PromptWork(MODEL, block_s=0.1, prefill_s=2.0)

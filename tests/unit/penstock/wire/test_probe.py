@@ -3,7 +3,7 @@ import time
 import msgspec
 import pytest
 
-from penstock.routing.prefix_sketch import digest_of
+from penstock.routing.prefixes.prefix_sketch import digest_of
 from penstock.wire.probe import (
     ModelReadiness,
     ProbeRequest,

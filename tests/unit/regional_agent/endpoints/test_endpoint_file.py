@@ -5,7 +5,7 @@ import pytest
 
 from adapters.files.tls_files import BadTlsFiles
 from adapters.tls_contexts import ServerTls
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engines.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry

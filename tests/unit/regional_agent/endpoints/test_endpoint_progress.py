@@ -6,7 +6,7 @@ import pytest
 
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_signals import Signal
+from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
 from penstock.health.progress import IDLE_READINGS, StallReason
 from penstock.routing.reasons import Reason

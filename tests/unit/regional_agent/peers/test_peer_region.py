@@ -4,7 +4,7 @@ from structlog.testing import capture_logs
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.spillover_and_failover import Failover
-from penstock.routing.prefix_sketch import digest_of, encode_sketch
+from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
 from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address

@@ -16,8 +16,8 @@ from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.routing.affinity import AffinityIndex
-from penstock.routing.hot_prefixes import HotPrefixes
-from penstock.routing.prefix_sketch import decode_sketch
+from penstock.routing.prefixes.hot_prefixes import HotPrefixes
+from penstock.routing.prefixes.prefix_sketch import decode_sketch
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.session import Session

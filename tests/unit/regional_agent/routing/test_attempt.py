@@ -12,7 +12,7 @@ from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.health.engine_signals import Signal
+from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate

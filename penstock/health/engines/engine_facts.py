@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.health.engine_kinds import FactsPage
-from penstock.health.engine_signals import InvalidSignals, read_samples
+from penstock.health.engines.engine_kinds import FactsPage
+from penstock.health.engines.engine_signals import InvalidSignals, read_samples
 
 MAX_FACT_CHARS = 200
 """Maximum length of a version or a revision, in characters; the rest is cut."""

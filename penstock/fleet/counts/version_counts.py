@@ -6,7 +6,7 @@ from math import isfinite
 
 import msgspec
 
-from penstock.fleet.request_counts import MAX_COUNT, RequestCounts
+from penstock.fleet.counts.request_counts import MAX_COUNT, RequestCounts
 
 MAX_REPORTED = 200
 """Maximum number of versions in one report: two for each rollout that a policy may have."""

@@ -13,7 +13,7 @@ from itertools import islice
 from math import isfinite, isnan
 from typing import NamedTuple
 
-from penstock.health.engine_kinds import ENGINES, Engine, EngineKind, EngineMetric
+from penstock.health.engines.engine_kinds import ENGINES, Engine, EngineKind, EngineMetric
 
 FRESH_S = 2.0
 """Maximum age (s) of a signal with full weight: twice the polling period."""

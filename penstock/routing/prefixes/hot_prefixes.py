@@ -1,7 +1,7 @@
 """The beginnings of prompts that requests of one region share, by how often they were requested recently.
 
-A region publishes them to the other regions (`penstock.routing.prefix_sketch`). The number of entries is bounded, and a
-tenant that floods the record with new prompts evicts its own entries first, as they were requested once.
+A region publishes them to the other regions (`prefix_sketch`). The number of entries is bounded, and a tenant that
+floods the record with new prompts evicts its own entries first, as they were requested once.
 """
 
 from __future__ import annotations

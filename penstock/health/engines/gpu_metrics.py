@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.health.engine_signals import InvalidSignals, Samples, read_samples
+from penstock.health.engines.engine_signals import InvalidSignals, Samples, read_samples
 
 MAX_GPUS: Final = 64
 """Maximum number of GPUs of one endpoint."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from penstock.routing.endpoint_selection import EndpointView
-from penstock.routing.hot_prefixes import ANCHORS
+from penstock.routing.prefixes.hot_prefixes import ANCHORS
 
 MAX_ENTRIES: Final = 512
 """Maximum number of beginnings in the sketch of one agent."""

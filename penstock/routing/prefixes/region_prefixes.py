@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.planning.egress_cost import egress_cost
 from penstock.policy.policy import Policy
-from penstock.routing.prefix_sketch import Held, spared_s
+from penstock.routing.prefixes.prefix_sketch import Held, spared_s
 
 NOTHING_SPARED: Final[Mapping[str, float]] = MappingProxyType({})
 

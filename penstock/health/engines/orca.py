@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.health.engine_signals import InvalidSignals, Signal, checked
+from penstock.health.engines.engine_signals import InvalidSignals, Signal, checked
 
 HEADER = b"endpoint-load-metrics"
 

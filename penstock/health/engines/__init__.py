@@ -1,0 +1,1 @@
+"""What engines and GPUs report of themselves."""
