@@ -134,19 +134,23 @@ async def fails_for_some(e: ScriptedEngine, received: ReceivedRequest, writer: a
         writer.write(b'HTTP/1.1 400 Bad Request\r\nContent-Length: 17\r\n\r\n{"error":{"a":1}}')
     elif json.loads(received.body)["input"] == "no json":
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 4\r\n\r\nabcd")
+    elif json.loads(received.body)["input"] == "text":
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy")
     else:
         await embeds(e, received, writer)
 
 
 async def test_errors_of_requests_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     content = request_line("a", "good") + request_line("b", "bad") + request_line("c", "no json")
+    content += request_line("d", "text")
     async with engine(fails_for_some) as gpu, serving(tmp_path, gpu) as (_, client):
         ended = await client.ended(await client.started(content))
-        assert ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        assert ended["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
         errors = {each["custom_id"]: each for each in await client.lines(ended["error_file_id"])}
         assert errors["b"]["response"]["status_code"] == 400
         assert errors["b"]["response"]["body"] == {"error": {"a": 1}}
-        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set("abc")
+        assert errors["d"]["response"]["status_code"] == 502, "what is no answer of the API completes nothing"
+        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set("abcd")
 
 
 async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
