@@ -91,6 +91,8 @@ class ObservedResponse:
                 # Nothing is held: Envoy has sent the head, so that no other endpoint can respond.
                 self._decided = intake.begin(chunk)
                 chunk = intake.take_held()
+                if intake.is_media:
+                    self._intake = None
             self._keep_objects(now)
             parser = intake.parser
             # Comments, blank lines and pings are no output: a server can send them while its engine is frozen.

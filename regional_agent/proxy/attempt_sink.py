@@ -172,6 +172,8 @@ class AttemptSink(TargetSink):
         elif intake.parser.error is not None and self._awaits_trailer:
             self._target.waits_since = self._proxy.clock()
         elif intake.parser.error is None or not self._leaves(intake.parser.error):
+            if intake.is_media:
+                self._intake = None
             self._begin(intake.take_held())
 
     @property

@@ -568,13 +568,29 @@ async def test_speech_is_no_text(tmp_path: Path, body: bytes, stated: bytes, *, 
     head = OTHER_HEAD % (b"Content-Type: %b\r\n" % stated if stated else b"")
     async with engine(responds(body, head=head)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         answer = await ask(agent, body=spoken, path="/v1/audio/speech")
-        is_text = stated in (b"application/json", b"text/plain")
-        is_ok = body != b"" if stated == b"audio/wav" else is_audio and not is_text
+        is_ok = is_audio and stated not in (b"application/json", b"text/plain")
         assert agent.counted() == {"ok" if is_ok else "engine_error": 1}
         if is_ok:
             assert (answer.status, answer.body) == (200, body)
         elif len(body) < MIN_DECIDED_BYTES:
             assert answer.status == 502
+
+
+@pytest.mark.parametrize("parts", [(AUDIO, b"ok", b'{"error": "x"}', bytes(70_000)), (b"RI", b"FF" + AUDIO), ()])
+@pytest.mark.parametrize("stated", [b"audio/wav", b"application/octet-stream", b""])
+async def test_speech_in_chunks_is_read_until_it_is_no_text(
+    tmp_path: Path, parts: Sequence[bytes], stated: bytes
+) -> None:
+    async def speaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        lines = b"Content-Type: %b\r\n" % stated if stated else b""
+        writer.write(OTHER_HEAD % lines + b"Transfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"".join(chunk(part) for part in parts) + b"0\r\n\r\n")
+
+    spoken = body_of({"model": MODEL, "input": "hello", "voice": "a", "stream": True})
+    async with engine(speaks) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=spoken, path="/v1/audio/speech")
+        assert (answer.status, agent.counted()) == ((200, {"ok": 1}) if parts else (502, {"engine_error": 1}))
+        assert not parts or answer.body == b"".join(parts)
 
 
 @pytest.mark.parametrize("stated", [b"application/json", b"text/plain", b"application/x-ndjson"])

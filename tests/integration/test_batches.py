@@ -150,7 +150,9 @@ async def test_errors_of_requests_are_in_a_file_of_their_own(tmp_path: Path) -> 
         assert errors["b"]["response"]["status_code"] == 400
         assert errors["b"]["response"]["body"] == {"error": {"a": 1}}
         assert errors["d"]["response"]["status_code"] == 502, "what is no answer of the API completes nothing"
-        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set("abcd")
+        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set(
+            "abcd"
+        )
 
 
 async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

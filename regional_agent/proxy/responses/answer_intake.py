@@ -13,7 +13,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import NOT_JSON
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
-from penstock.answers.held_text import MAX_UNDECIDED_BYTES
+from penstock.answers.held_text import MAX_UNDECIDED_BYTES, begins_container, is_readable
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
@@ -66,6 +66,10 @@ class AnswerIntake:
         self._if_events = if_events
         self.needs_json = False
         """Whether a stream of lines that does not begin like JSON is an error."""
+        self.may_be_media = False
+        """Whether the answers of the route are media."""
+        self.is_media = False
+        """Whether the response that `begin` has decided is media, of which no more need be read."""
         self.rest = b""
         """What the client has yet to receive of a response whose end `breaks_off` has read."""
         self.held = b""
@@ -86,7 +90,10 @@ class AnswerIntake:
             self.parser.needs_end = needs_end and self.parser is not self._if_json
             self._if_json = self._if_events = None
         self.held += self.parser.feed(part)
-        return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
+        if self.parser.undecided and len(self.held) <= MAX_UNDECIDED_BYTES:
+            return False
+        self.is_media = self.may_be_media and not (is_readable(self.held) or begins_container(self.held))
+        return True
 
     def is_late(self, sent_at: float, now: float) -> bool:
         """Whether what is held has been held for long at `now` (s).
@@ -146,7 +153,7 @@ def intake_of(
         stated = _kind_of(content_type)
     if _BYTES <= stated < JSON and answer_format.is_json:
         stated = _TEXT
-    if stated == _UNREAD and not (is_empty and answer_format.has_form):
+    if stated == _UNREAD and not (answer_format.is_media or (is_empty and answer_format.has_form)):
         return None
     coding = by_name.get(b"content-encoding", b"")
     if coding:
@@ -181,6 +188,7 @@ def intake_of(
     if head.status == 206 and not answer_format.has_form:
         intake.parser.needs_json = False
     intake.parser.needs_answer = answer_format.has_form
+    intake.may_be_media = answer_format.is_media and not coding
     if if_json is not None:
         if_json.needs_answer = intake.parser.needs_answer
     intake.needs_json = kind == LINES and (stated >= JSON or is_text) and not coding

@@ -99,6 +99,7 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         (CHATS, {"content-type": "application/octet-stream"}, b"busy", "engine_error"),
         (CHATS, JSON_TYPE, b'{"foo": 1}', "engine_error"),
         (SPEECH, JSON_TYPE, b'{"foo": 1}', "engine_error"),
+        (SPEECH, {"content-type": "audio/wav"}, b"", "engine_error"),
         (SPEECH, {"content-type": "audio/wav"}, b"RIFF\x00\xff", "ok"),
     ],
 )
