@@ -244,7 +244,7 @@ class ControlPlane:
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S, apart_s=ISSUER_APART_S)
         self._intake.on_issuers_asked = self._ask_issuers
         self._signal_rounds = PeriodicJob(planning.signals.tick, SIGNAL_TICK_S)
-        gives_way = GivingWay(self.elector, clock, fleet, self._has_others)
+        gives_way = GivingWay(self.elector, clock, fleet, self._has_others, self._read_again)
         self._leader_rounds = PeriodicJob(gives_way.tick, giving_way.CHECK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -375,6 +375,11 @@ class ControlPlane:
     def _has_others(self) -> bool:
         """Whether agents, and another control plane, are registered; their values may not be readable here."""
         return bool(self._mirrors.agents.has_key) and len(self._mirrors.members.informer.items) > 1
+
+    def _read_again(self) -> None:
+        """Read every value again: some were signed in the future of a clock that was behind."""
+        for informer in (self.elector.mirror.informer, *self._informers):
+            informer.relist()
 
     def _leadership_changed(self) -> None:
         self._planning_rounds.wake()

@@ -78,6 +78,8 @@ class Informer:
         self._revision: int | None = None
         self._heard_at = -math.inf
         self._broken = False
+        self._relist_at = math.inf
+        """Monotonic time (s) at which the watch ends, and the keys are listed again."""
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -99,6 +101,10 @@ class Informer:
     async def wait_synced(self) -> None:
         """Return after the first listing of the store; limit the wait with asyncio.timeout."""
         await self._synced.wait()
+
+    def relist(self) -> None:
+        """List the keys again with the next message of the watch, since values may count now that did not before."""
+        self._relist_at = -math.inf
 
     def start(self) -> None:
         """Start the informer in a new task."""
@@ -141,9 +147,9 @@ class Informer:
         """Apply the changes of a watch until the watch fails or the next listing is due."""
         assert self._revision is not None
         # The time is random, so that agents that started together do not list at the same time.
-        relist_at = time.monotonic() + self._limits.relist_after_s * self._rng.uniform(0.5, 1.0)
+        self._relist_at = time.monotonic() + self._limits.relist_after_s * self._rng.uniform(0.5, 1.0)
         async with aclosing(self._store.watch(self._prefix, self._revision)) as batches:
-            while time.monotonic() < relist_at:
+            while time.monotonic() < self._relist_at:
                 try:
                     async with asyncio.timeout(self._limits.silent_after_s):
                         batch = await anext(batches)

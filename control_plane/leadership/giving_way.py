@@ -30,15 +30,22 @@ class GivingWay:
         clock: the clock of this control plane.
         fleet: the snapshot of agents' reports.
         has_others: returns whether agents, and another control plane, are registered.
+        on_set: called after the clock was set.
     """
 
     def __init__(
-        self, elector: LeaderElector, clock: SteadyClock, fleet: FleetSnapshot, has_others: Callable[[], bool]
+        self,
+        elector: LeaderElector,
+        clock: SteadyClock,
+        fleet: FleetSnapshot,
+        has_others: Callable[[], bool],
+        on_set: Callable[[], None] = lambda: None,
     ) -> None:
         self._elector = elector
         self._clock = clock
         self._fleet = fleet
         self._has_others = has_others
+        self._on_set = on_set
         self._patience_s = UNHEARD_S
 
     async def tick(self) -> None:
@@ -49,6 +56,7 @@ class GivingWay:
             _log.warning("the system clock was set", by_s=round(behind_s, 1), led=leads)
             self._elector.step_down()
             self._clock.set()
+            self._on_set()
         elif leads and self._unheard_s() <= UNHEARD_S:
             self._patience_s = UNHEARD_S
         elif leads and self._unheard_s() > self._patience_s and self._has_others():

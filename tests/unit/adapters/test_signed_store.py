@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from random import Random
 
 import pytest
 import structlog
 
 from adapters.store import keys
 from adapters.store.config_store import KeyValue, Put, StoreError
+from adapters.store.informer import Informer
 from adapters.store.signed_store import UNAUTHENTIC, SignedStore, may_write
 from lab.memory_store import MemoryStore
 from penstock.wire.session import Sessions
 from tests.support.identities import YEAR_S, agent_id, agent_sessions, control_plane_id, control_plane_sessions
 from tests.support.stores import put
+from tests.support.wait import until
 
 
 @pytest.fixture
@@ -195,6 +198,20 @@ async def test_a_writer_whose_clock_was_ahead_is_read_again_when_it_is_right(etc
     await put(writer, keys.OVERRIDES, b"right")
     assert await value(reader, keys.OVERRIDES) == b"right"
     assert await value(writer, keys.OVERRIDES) == b"right"
+
+
+async def test_values_from_the_future_count_once_the_clock_is_set(etcd: MemoryStore) -> None:
+    ahead_s = -3600.0
+    reader = SignedStore(etcd, control_plane_sessions(), clock=lambda: time.time() + ahead_s)
+    informer = Informer(reader, keys.OVERRIDES, rng=Random(1))
+    await put(signed(etcd), keys.OVERRIDES, b"payload")
+    informer.start()
+    await until(lambda: keys.OVERRIDES in informer.items)
+    assert informer.items[keys.OVERRIDES].value == UNAUTHENTIC
+    ahead_s = 0.0
+    informer.relist()
+    await until(lambda: informer.items[keys.OVERRIDES].value == b"payload")
+    await informer.stop()
 
 
 @pytest.mark.parametrize("key", [keys.REVOKED_KEYS, keys.tenant_shard(7)])

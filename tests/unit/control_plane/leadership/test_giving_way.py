@@ -18,11 +18,11 @@ HOUR_S = 3600.0
 
 
 async def test_a_leader_gives_way_when_the_system_clock_is_set() -> None:
-    ahead_s = 0.0
+    ahead_s, times_set = 0.0, list[float]()
     clock = SteadyClock(system=lambda: time.time() + ahead_s)
     async with leading_control_plane() as control_plane:
         elector = control_plane.elector
-        gives_way = GivingWay(elector, clock, FleetSnapshot(), lambda: False)
+        gives_way = GivingWay(elector, clock, FleetSnapshot(), lambda: False, lambda: times_set.append(clock()))
         await gives_way.tick()
         assert elector.epoch is not None
         ahead_s = HOUR_S
@@ -31,6 +31,7 @@ async def test_a_leader_gives_way_when_the_system_clock_is_set() -> None:
         assert elector.epoch is None
         assert clock() - time.time() > HOUR_S / 2
         assert clock.behind_s == 0.0
+        assert len(times_set) == 1
 
 
 @pytest.mark.parametrize(("has_others", "received_in_s", "leads"), [
