@@ -50,6 +50,9 @@ the agent does, since the request may be the cause."""
 _BY_UPSTREAM: Final = "upstream_"
 """Beginning of the details of Envoy's own response if the endpoint is its cause."""
 
+_TIMEOUTS: Final = ("upstream_response_timeout", "upstream_per_try_timeout")
+"""Beginnings of these details if the endpoint did not begin to respond within a limit of Envoy."""
+
 _NO_CONNECTION: Final = "connection_failure"
 """Part of these details if no endpoint received the request."""
 
@@ -340,6 +343,10 @@ class PickedRequest:
             self._refuse(Refusal(reason, f"the request could not be received whole: {details}"))
             return
         attempt = self._attempt
+        if attempt is not None and details.startswith(_TIMEOUTS):
+            attempt.failed(Outcome.STALLED)
+            self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine did not begin to respond in time: {details}"))
+            return
         if attempt is not None and details.startswith(_BY_UPSTREAM):
             attempt.unreachable(self.context, broke=True)
             is_cut = _NO_CONNECTION not in details
