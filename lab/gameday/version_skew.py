@@ -16,11 +16,15 @@ from lab.planet.bundle import MODELS_FILE
 from lab.planet.configs import url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, engine_port
+from penstock.health.revision_history import HOLD_S
 
 WRONG_REVISION = "llama-3.1-8b-of-last-week"
 
 SEEN_WITHIN_S = 8.0
 """Maximum time (s) until the skew is reported: agents query a ready engine's models each 5 s."""
+
+GONE_WITHIN_S = HOLD_S + SEEN_WITHIN_S
+"""Maximum time (s) until the skew is gone after its end."""
 
 LEAD_S = 7.0
 LOOK_EVERY_S = 0.5
@@ -67,7 +71,7 @@ class VersionSkew:
     def conclude(self) -> Measured:
         """Wait until the skew is no longer reported, restore the policy, and return whether it was reported in time."""
         assert self._watch is not None
-        while self._gone_s is None and time.monotonic() < self._lifted_at + SEEN_WITHIN_S:
+        while self._gone_s is None and time.monotonic() < self._lifted_at + GONE_WITHIN_S:
             time.sleep(LOOK_EVERY_S)
         self._watch.stop()
         self._restore()
@@ -92,9 +96,11 @@ class VersionSkew:
 def judge_skew(seen_s: float | None, gone_s: float | None, skew: str) -> Measured:
     """Return 1 if the skew was reported in time, with both revisions, and was gone in time after the end; else 0."""
     is_named = WRONG_REVISION in skew and CHAT_8B in skew
-    holds = is_named and all(took_s is not None and took_s <= SEEN_WITHIN_S for took_s in (seen_s, gone_s))
+    limits = ((seen_s, SEEN_WITHIN_S), (gone_s, GONE_WITHIN_S))
+    holds = is_named and all(took_s is not None and took_s <= most_s for took_s, most_s in limits)
     seen, gone = ("never" if took_s is None else f"after {took_s:.1f} s" for took_s in (seen_s, gone_s))
-    says = f"the skew was reported {seen}, and gone {gone} (at most {SEEN_WITHIN_S:g} s): {skew or 'nothing'}"
+    limit = f"at most {SEEN_WITHIN_S:g} and {GONE_WITHIN_S:g} s"
+    says = f"the skew was reported {seen}, and gone {gone} ({limit}): {skew or 'nothing'}"
     return Measured(int(holds), says)
 
 

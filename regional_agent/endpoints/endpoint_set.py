@@ -99,7 +99,7 @@ class EndpointSet:
         self._preempted: dict[str, tuple[Address, float]] = {}
         """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""
         self._pools = RegionPools(self._outlier_detection.rules, settings.zone)
-        self.versions = EndpointVersions()
+        self.versions = EndpointVersions(self._outlier_detection.clock)
         """Judges what the endpoints report that they serve."""
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
@@ -407,6 +407,8 @@ class EndpointSet:
             for endpoint in self._by_name.values():
                 endpoint.tick()
             self._warm_ups.check(self._by_name.values())
+            if self.versions.is_due():
+                self._fill_pools()
             now = self._outlier_detection.clock()
             self.failures.check(now)
             self._progress.check(self._by_name.values(), now)

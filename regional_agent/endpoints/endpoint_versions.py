@@ -3,11 +3,12 @@ accept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import UNSET
 
+from penstock.health.revision_history import HOLD_S, RevisionHistory
 from penstock.health.version_skew import Serving, Skew, SkewAgainst, skews
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
@@ -19,8 +20,11 @@ _NONE: Final[Mapping[str, Skew]] = {}
 class EndpointVersions:
     """The models of the policy, by which the endpoints' revisions are judged."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Judge by no model; `clock` is monotonic (s)."""
         self._models: Mapping[str, Model] = {}
+        self._history = RevisionHistory()
+        self._clock = clock
 
     def use_policy(self, policy: Policy) -> None:
         """Judge by the models of `policy` from now on."""
@@ -35,14 +39,35 @@ class EndpointVersions:
             for name in (*endpoint.loaded_models, *(served & endpoint.reported.adapters)):
                 pools.setdefault(name, []).append(endpoint)
         found: dict[str, dict[str, Skew]] = {}
+        self._history.keep({endpoint.name for endpoint in existing})
+        now = self._clock()
         for model, members in pools.items():
-            for name, skew in self._skews_of(model, members).items():
+            differing = self._skews_of(model, members)
+            for name, skew in (differing | self._held(model, members, differing, now)).items():
                 found.setdefault(name, {})[model] = skew
         for endpoint in existing:
-            differing = found.get(endpoint.name, _NONE)
-            refused = frozenset(model for model, skew in differing.items() if self._is_refused(model, skew))
-            endpoint.reported.set_skews(endpoint.name, differing, refused)
+            skewed = found.get(endpoint.name, _NONE)
+            refused = frozenset(model for model, skew in skewed.items() if self._is_refused(model, skew))
+            endpoint.reported.set_skews(endpoint.name, skewed, refused)
             endpoint.update_detail()
+
+    def is_due(self) -> bool:
+        """Whether an endpoint has reported the expected revision for long enough, so that `judge` accepts it."""
+        return self._history.is_due(self._clock())
+
+    def _held(self, model: str, members: list[Endpoint], differing: Mapping[str, Skew], now: float) -> dict[str, Skew]:
+        """Return the endpoints that are refused although they report the expected revision now."""
+        policy = self._models.get(model)
+        if policy is None or policy.expected_revision is UNSET or policy.refuse_skewed is not True:
+            return {}
+        expected, held = policy.expected_revision, {}
+        for endpoint in members:
+            skew = differing.get(endpoint.name)
+            differs = skew is not None and skew.against is SkewAgainst.POLICY
+            if self._history.is_held(endpoint.name, model, expected, now, differs=differs):
+                detail = f"served another revision than {expected} within the last {HOLD_S:.0f} s"
+                held[endpoint.name] = Skew(SkewAgainst.POLICY, detail)
+        return held
 
     def _skews_of(self, model: str, members: list[Endpoint]) -> dict[str, Skew]:
         policy = self._models.get(model)

@@ -27,6 +27,7 @@ from regional_agent.endpoints.probing.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.clocks import AdvancingClock
 from tests.support.descriptors import no_free_descriptors
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
@@ -174,6 +175,14 @@ async def test_endpoints_that_serve_another_revision_are_marked_and_refused_if_p
         engines[1].about = {"root": "/models/v2", "max_model_len": 4096}
         await until(lambda: pool.ready == 2)
         assert endpoint_report(second).skew == ""
+        clock = endpoints.versions._clock = AdvancingClock()
+        engines[1].about = {"root": "/models/v1"}
+        await until(lambda: pool.ready == 1)
+        engines[1].about = {"root": "/models/v2"}
+        await until(lambda: "within the last 60 s" in endpoint_report(second).reason)
+        assert pool.ready == 1
+        clock.skipped_s = 61.0
+        await until(lambda: pool.ready == 2)
     finally:
         await endpoints.stop()
 

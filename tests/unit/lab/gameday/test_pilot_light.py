@@ -45,8 +45,14 @@ def test_a_late_order_an_endpoint_that_never_serves_or_traffic_that_stays_leave_
 
 
 def test_a_skew_counts_if_it_is_seen_and_gone_in_time_with_both_revisions() -> None:
-    assert judge_skew(5.0, 5.0, SKEW).events == 1
-    for seen_s, gone_s, skew in ((None, 5.0, SKEW), (9.0, 5.0, SKEW), (5.0, None, SKEW), (5.0, 5.0, "another")):
+    assert judge_skew(5.0, 65.0, SKEW).events == 1
+    for seen_s, gone_s, skew in (
+        (None, 5.0, SKEW),
+        (9.0, 5.0, SKEW),
+        (5.0, 69.0, SKEW),
+        (5.0, None, SKEW),
+        (5.0, 5.0, "another"),
+    ):
         assert judge_skew(seen_s, gone_s, skew).events == 0
 
 
