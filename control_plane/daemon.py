@@ -111,8 +111,8 @@ from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
-from control_plane.usage.store_upkeep import UpkeepReport, UpkeepRequest, stores_to_keep
-from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
+from control_plane.usage.store_upkeep import UpkeepRequest, stores_to_keep
+from control_plane.usage.usage_runner import UsageRunner
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of
@@ -404,14 +404,7 @@ class ControlPlane:
         policy = self.view.policy
         if self.elector.epoch is None or policy is None or not policy.usage_stores:
             return
-        try:
-            report = await self._usage.keep(UpkeepRequest(stores_to_keep(policy), int(time.time() * 1000)))
-        except (UsageBusy, UsageFailed) as error:
-            report = UpkeepReport(problems=(str(error),))
-        for problem in report.problems:
-            _log.warning("a usage store was not kept", problem=problem)
-        if report.removed or report.compacted:
-            _log.info("usage stores were kept", removed=report.removed, compacted=report.compacted)
+        await self._usage.keep_and_log(UpkeepRequest(stores_to_keep(policy), int(time.time() * 1000)))
 
     async def _remove_audit_entries(self) -> None:
         if self.elector.epoch is None or self.audit_retention is None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
+import structlog
 
 from adapters.garbage_collection import main_command
 from control_plane.usage.store_upkeep import UpkeepReport, UpkeepRequest
@@ -27,6 +28,8 @@ _ANSWERS: Final = "control_plane.usage.usage_process"
 _KEEPS: Final = "control_plane.usage.store_upkeep"
 
 _R = TypeVar("_R", bound=msgspec.Struct)
+
+_log = structlog.get_logger(__name__)
 
 
 class UsageBusy(Exception):
@@ -77,6 +80,17 @@ class UsageRunner:
             return await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
         finally:
             self._keeps = False
+
+    async def keep_and_log(self, request: UpkeepRequest) -> None:
+        """Remove and compact segments, and log what was done and what was not."""
+        try:
+            report = await self.keep(request)
+        except (UsageBusy, UsageFailed) as error:
+            report = UpkeepReport(problems=(str(error),))
+        for problem in report.problems:
+            _log.warning("a usage store was not kept", problem=problem)
+        if report.removed or report.compacted:
+            _log.info("usage stores were kept", removed=report.removed, compacted=report.compacted)
 
 
 async def _run(module: str, request: msgspec.Struct, reply: type[_R], timeout_s: float) -> _R:
