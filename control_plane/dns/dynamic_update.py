@@ -76,11 +76,27 @@ class DynamicUpdates:
         return {name: tuple(each for each in sets if each.values) for name, sets in found.items()}
 
     def send(self, zone: str, changed: Mapping[str, tuple[RecordSet, ...]]) -> None:
-        """Replace the records of some names of one zone, in one message that the server applies whole or not at all.
+        """Replace the records of some names of one zone. The server applies each message whole or not at all.
+
+        Several messages are sent if one would be larger than DNS permits (64 KiB).
 
         Raises:
-            UpdateFailed: nothing was changed, or the response was lost.
+            UpdateFailed: a message was refused, or its response was lost; none after it was sent.
         """
+        update = self._update(zone, changed)
+        try:
+            update.to_wire()
+        except dns.exception.TooBig:
+            if len(changed) > 1:
+                names = list(changed)
+                for part in (names[: len(names) // 2], names[len(names) // 2 :]):
+                    self.send(zone, {name: changed[name] for name in part})
+                return
+        response = self._ask(update)
+        if response.rcode() != dns.rcode.NOERROR:
+            raise UpdateFailed(f"{self._address}: zone {zone}: {dns.rcode.to_text(response.rcode())}")
+
+    def _update(self, zone: str, changed: Mapping[str, tuple[RecordSet, ...]]) -> dns.update.UpdateMessage:
         update = dns.update.UpdateMessage(zone, keyring=self._key.keyring, keyalgorithm=self._key.algorithm)
         for name, record_sets in changed.items():
             if not record_sets:
@@ -91,9 +107,7 @@ class DynamicUpdates:
             for record_set in record_sets:
                 for value in record_set.values:
                     update.add(owner, record_set.ttl_s, record_set.kind, value)
-        response = self._ask(update)
-        if response.rcode() != dns.rcode.NOERROR:
-            raise UpdateFailed(f"{self._address}: zone {zone}: {dns.rcode.to_text(response.rcode())}")
+        return update
 
     def _record_set(self, name: str, kind: str) -> RecordSet:
         response = self._ask(dns.message.make_query(name, kind))

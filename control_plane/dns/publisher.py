@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from control_plane.dns.dynamic_update import UpdateFailed, zones_of
 from penstock.dns.record_sets import NameRecords, Publication, RecordSet, next_publication
+
+READ_EVERY_S: Final = 300.0
+"""Time (s) after which the records of the target are read again: a server that was restored, or that another process
+changed, has others than were sent."""
 
 
 class RecordTarget(Protocol):
@@ -46,6 +50,7 @@ class RecordPublisher:
         self._is_dry_run = is_dry_run
         self._published: Publication | None = None
         self._changed_at = -inf
+        self._read_at = -inf
         self._reported: set[str] = set()
 
     def step(self, names: Iterable[NameRecords]) -> bool:
@@ -55,8 +60,9 @@ class RecordPublisher:
         """
         wanted = {name.name: name for name in names}
         problems: list[str] = []
-        current = self._published
-        if current is None:
+        current, now = self._published, self._clock()
+        if current is None or now - self._read_at >= READ_EVERY_S:
+            self._read_at = now
             read: dict[str, tuple[RecordSet, ...]] = {}
             for members in zones_of(wanted.values()).values():
                 try:
@@ -65,7 +71,7 @@ class RecordPublisher:
                     problems.append(f"not updated: {error}")
             current = Publication(read, self._changed_at)
             wanted = {name: found for name, found in wanted.items() if name in read}
-        step = next_publication(current, wanted, self._clock(), self._min_interval_s)
+        step = next_publication(current, wanted, now, self._min_interval_s)
         for zone, members in zones_of(wanted[name] for name in step.changed).items():
             changed = {name: step.changed[name] for name in members}
             try:

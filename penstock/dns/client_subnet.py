@@ -16,25 +16,28 @@ class Subnet(NamedTuple):
     """Where a query comes from."""
 
     network: IPv4Network | IPv6Network | None
-    """The client subnet, else the address of the resolver; None if neither can be read."""
+    """The client subnet if it states a place, else the address of the resolver; None if neither can be read."""
     is_client: bool
-    """Whether the query has a client subnet."""
+    """Whether `network` is a client subnet."""
 
 
 def subnet_of(remote: str, real_remote: str) -> Subnet:
-    """Return where a query comes from. A subnet that cannot be read counts as unknown, and is not a client's.
+    """Return where a query comes from. A subnet that cannot be read, or is too large for a place, states nothing.
 
     Args:
         remote: address of the resolver.
         real_remote: client subnet (RFC 7871); without one, PowerDNS names the resolver in both fields.
     """
+    resolver = _address_of(remote)
+    of_resolver = Subnet(None if resolver is None else ip_network(resolver), is_client=False)
     try:
         network = ip_network(real_remote.partition("%")[0], strict=False)
     except ValueError:
-        return Subnet(None, is_client=False)
+        return of_resolver
     is_whole = network.prefixlen == network.max_prefixlen
-    is_resolver = is_whole and network.network_address == _address_of(remote)
-    return Subnet(network, is_client=network.prefixlen >= MIN_PREFIX_BITS[network.version] and not is_resolver)
+    if network.prefixlen < MIN_PREFIX_BITS[network.version] or (is_whole and network.network_address == resolver):
+        return of_resolver
+    return Subnet(network, is_client=True)
 
 
 def is_same_place(first: Location, last: Location) -> bool:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
+import dns.message
+import dns.tsig
+import dns.tsigkeyring
 import msgspec
 import pytest
 
 from adapters.files.secret_file import BadSecret
-from control_plane.dns.dynamic_update import UpdateFailed, read_key
-from control_plane.dns.publisher import RecordPublisher
+from adapters.servers.free_ports import LOOPBACK
+from control_plane.dns.dynamic_update import DynamicUpdates, TsigKey, UpdateFailed, read_key
+from control_plane.dns.publisher import READ_EVERY_S, RecordPublisher
 from penstock.dns.record_sets import NameRecords, RecordSet
 
 NAME = "eu.api.example.com"
+KEYRING = dns.tsigkeyring.from_text({"penstock": "aGVsbG8="})
 
 
 def name(*addresses: str, ttl_s: int = 10) -> NameRecords:
@@ -79,6 +87,42 @@ def test_after_a_failure_the_server_is_read_again() -> None:
     target.fails = False
     assert publisher.step([name("192.0.2.2")])
     assert (target.reads, len(target.sent)) == (3, 1)
+
+
+def test_records_that_the_server_lost_are_sent_again() -> None:
+    target, now = Target(), [100.0]
+    publisher = RecordPublisher(target, 5.0, lambda line: None, lambda: now[0])
+    assert publisher.step([name("192.0.2.2")])
+    target.records.clear()
+    now[0] += READ_EVERY_S
+    assert publisher.step([name("192.0.2.2")])
+    assert target.records == {NAME: (RecordSet("A", ("192.0.2.2",), 10),)}
+
+
+class AcceptedUpdates(socketserver.StreamRequestHandler):
+    """A DNS server that accepts every update."""
+
+    added: ClassVar[list[str]] = []
+    messages: ClassVar[list[int]] = []
+
+    def handle(self) -> None:
+        wire = self.rfile.read(int.from_bytes(self.rfile.read(2), "big"))
+        message = dns.message.from_wire(wire, keyring=KEYRING)
+        self.messages.append(len(wire))
+        self.added += [str(rrset.name) for rrset in message.sections[2] if rrset.deleting is None]
+        response = dns.message.make_response(message).to_wire()
+        self.wfile.write(len(response).to_bytes(2, "big") + response)
+
+
+def test_more_names_than_one_message_holds_are_sent_in_several() -> None:
+    changed = {f"t{number}.api.example.com": name("192.0.2.1").record_sets for number in range(1500)}
+    with socketserver.TCPServer((LOOPBACK, 0), AcceptedUpdates) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        key = TsigKey(KEYRING, dns.tsig.HMAC_SHA256)
+        DynamicUpdates(LOOPBACK, server.server_address[1], key).send("api.example.com", changed)
+        server.shutdown()
+    assert len(AcceptedUpdates.messages) > 1
+    assert AcceptedUpdates.added == [f"{each}." for each in changed]
 
 
 @pytest.mark.parametrize(

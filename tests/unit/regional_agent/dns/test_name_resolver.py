@@ -52,6 +52,9 @@ def test_an_answer_to_a_client_subnet_is_valid_for_this_subnet() -> None:
     of_resolver = look_up(server, "near.api.example.com.", remote="198.18.4.0", real_remote="198.18.4.0/32")
     assert of_resolver[0]["content"] == "192.0.2.20"
     assert all("scopeMask" not in record for record in of_resolver)
+    # A subnet without a place must not decide an answer that resolvers give to all their clients.
+    too_large = look_up(server, "near.api.example.com.", remote="198.18.4.0", real_remote="203.0.0.0/8")
+    assert too_large == of_resolver
 
 
 @pytest.mark.parametrize(
@@ -60,16 +63,16 @@ def test_an_answer_to_a_client_subnet_is_valid_for_this_subnet() -> None:
         ("192.0.2.1/32", 32, False),
         ("203.0.113.0/24", 24, True),
         ("203.0.113.7/32", 32, True),
-        ("0.0.0.0/0", 0, False),
-        ("128.0.0.0/1", 1, False),
-        ("198.18.0.0/15", 15, False),
+        ("0.0.0.0/0", 32, False),
+        ("128.0.0.0/1", 32, False),
+        ("198.18.0.0/15", 32, False),
         ("198.18.0.0/16", 16, True),
-        ("2001::/31", 31, False),
+        ("2001::/31", 32, False),
         ("2001:db8::/56", 56, True),
         ("fe80::1%eth0/128", 128, True),
-        ("203.0.113.9/99", None, False),
-        ("nonsense", None, False),
-        ("", None, False),
+        ("203.0.113.9/99", 32, False),
+        ("nonsense", 32, False),
+        ("", 32, False),
     ],
 )
 def test_client_subnets_are_distinguished_from_resolvers(real_remote: str, prefix: int | None, is_client: bool) -> None:
