@@ -54,10 +54,14 @@ class PriceList:
         """Use the prices of `policy` at `now` (Unix time, s)."""
         lists: tuple[Prices, ...] = policy.prices or ()
         self._prices = prices_at(policy, now)
-        self.valid_until: float = min((each.valid_from for each in lists if each.valid_from > now), default=inf)
-        """Unix time (s) from which the next list is in force."""
+        self._valid_from = -inf if self._prices is None else self._prices.valid_from
+        self._valid_until = min((each.valid_from for each in lists if each.valid_from > now), default=inf)
         self._by_name: dict[str, Rate | None] = {}
         self._batch_by_name: dict[str, Rate | None] = {}
+
+    def is_in_force(self, now: float) -> bool:
+        """Whether these are the prices at `now` (Unix time, s), also after a clock was set back."""
+        return self._valid_from <= now < self._valid_until
 
     def of(self, name: str, priority: int = 0) -> Rate | None:
         """Return the price of a model or adapter for a request of a priority; None if it costs nothing."""

@@ -163,9 +163,9 @@ class RequestLedger:
         """Follow the clock, the price lists and the age of the file. Called ten times a second."""
         now, unix_s = self._clock(), self._wall_clock()
         self._now_ms = int(unix_s * 1000.0)
-        if self._policy is not None and self._prices is not None and unix_s >= self._prices.valid_until:
+        if self._policy is not None and self._prices is not None and not self._prices.is_in_force(unix_s):
             self._prices = PriceList(self._policy, unix_s)
-        if unix_s >= self._gpu_prices_until:
+        if not self._gpu_prices_until - STEP_S <= unix_s < self._gpu_prices_until:
             self._follow_gpu_prices(unix_s)
         if self._is_on and not self.spool.is_open:
             self._open()

@@ -183,7 +183,7 @@ class TenantBudgets:
     def price_of(self, policy: Policy, estimate: WorkEstimate, priority: int = 0) -> Rate | None:
         """Return the price of a request of a priority; None if it costs nothing."""
         wall = self.wall_clock()
-        if self._prices is None or policy is not self._priced_by or wall >= self._prices.valid_until:
+        if self._prices is None or policy is not self._priced_by or not self._prices.is_in_force(wall):
             self._prices, self._priced_by = PriceList(policy, wall), policy
         return self._prices.of(estimate.adapter or estimate.model, priority)
 

@@ -67,8 +67,10 @@ def test_the_newest_list_that_has_begun_is_in_force(policy: Policy) -> None:
     assert price_of(policy, "llama-3", DEC_1, (1_000_000, 1_000_000, 0)) == 3.0
     assert prices_at(policy, 0.0) is None
     assert price_of(policy, "llama-3", 0.0, (1, 1, 1)) == 0.0
-    assert PriceList(policy, DEC_1 - 1).valid_until == DEC_1
-    assert PriceList(policy, DEC_1).valid_until > 1e300
+    later = PriceList(policy, DEC_1)
+    assert later.is_in_force(1e12)
+    assert not later.is_in_force(DEC_1 - 1), "the clock was set back"
+    assert not PriceList(policy, DEC_1 - 1).is_in_force(DEC_1)
 
 
 def test_models_without_a_price_cost_nothing_and_names_are_bounded(policy: Policy) -> None:
