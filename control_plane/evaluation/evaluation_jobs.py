@@ -151,6 +151,7 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
     policy = _compile(request.files_before, "files_before") if request.files_before is not None else job.policy
     proposed = _compile(request.files, "files") if request.files is not None else policy
     _check_names(request, policy, proposed)
+    _check_lifted(request, fleet)
     rejections, added = _proposed(request, job)
     kept = tuple(override for override in fleet.overrides if override.id not in request.lift)
     before = Side(policy, frozenset((*fleet.failed, *request.lost_before)), fleet.overrides)
@@ -190,6 +191,14 @@ def _check_names(request: WhatIfRequest, policy: Policy, proposed: Policy) -> No
     for index, pool in enumerate(request.fleet or ()):
         if pool.region not in policy.regions:
             _require_region(proposed, pool.region, f"fleet[{index}].region")
+
+
+def _check_lifted(request: WhatIfRequest, fleet: LiveFleet) -> None:
+    known = {override.id for override in fleet.overrides}
+    for index, id_ in enumerate(request.lift):
+        if id_ not in known:
+            remedy = suggest(id_, known, "GET /v1/overrides lists them; a maintenance window ends by the policy alone")
+            raise JobRefused(Refused(f"lift[{index}]: there is no override {id_!r}; {remedy}"))
 
 
 def _growth(request: WhatIfRequest, demand: list[DemandGroup]) -> list[Growth]:

@@ -26,6 +26,9 @@ MAX_REGIONS = 5
 
 EPSILON = 1e-9
 
+REPORTED_S = 15.0
+"""Time (s) after which the reports of all agents lack the slots of an endpoint that was drained."""
+
 
 class EmptiedClass(msgspec.Struct, frozen=True):
     """A residency class that would have no region left for a model."""
@@ -80,7 +83,7 @@ def objection(
         return None
     slots = capacity or {(region, model): 1.0 for region in policy.regions for model in policy.models}
     begins_at = max(now, wanted.begins_at)
-    existing = [override for override in overrides if override.id != wanted.id]
+    existing = [each for override in overrides if override.id != wanted.id for each in _judged(override, begins_at)]
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
     for at in (begins_at, *openings(policy, begins_at, wanted.ends_at)):
@@ -113,14 +116,25 @@ def _objection_to_endpoint(
     for model in wanted.last_of:
         if model not in policy.models:
             continue
-        of_region = msgspec.structs.replace(
-            wanted, kind=OverrideKind.DRAIN, endpoint=None, model=model, last_resort=False
-        )
+        of_region = _of_region(wanted, model)
         against = objection(policy, existing, of_region, capacity, now)
         if against is not None:
             detail = f"{wanted.endpoint} is the last endpoint of {wanted.region} that serves {model}: {against.detail}"
             return msgspec.structs.replace(against, detail=detail)
     return None
+
+
+def _judged(override: Override, now: float) -> Iterable[Override]:
+    """Yields an override as it is judged: the drain of a last endpoint as that of its region, until it is reported."""
+    yield override
+    if now < override.begins_at + REPORTED_S:
+        yield from (_of_region(override, model) for model in override.last_of)
+
+
+def _of_region(of_endpoint: Override, model: str) -> Override:
+    return msgspec.structs.replace(
+        of_endpoint, kind=OverrideKind.DRAIN, endpoint=None, model=model, last_resort=False, last_of=()
+    )
 
 
 def _emptied(

@@ -20,7 +20,7 @@ MAX_SHIFT_S = 26 * 3600.0
 """Maximum difference (s) between the offsets of one time zone."""
 
 WATCHED_AHEAD_S = 8 * 86_400.0
-"""Maximum time (s) ahead of which windows are evaluated; every recurring window occurs within this time."""
+"""Maximum time (s) ahead of which recurring windows are evaluated; each occurs within this time."""
 
 
 class Occurrence(msgspec.Struct, frozen=True):
@@ -70,10 +70,13 @@ def windows(policy: Policy, now: float) -> tuple[Override, ...]:
 
 
 def openings(policy: Policy, now: float, until: float) -> tuple[float, ...]:
-    """Returns the moments (Unix time, s) at which a window begins to drain, at most WATCHED_AHEAD_S after `now`."""
-    until = min(until, now + WATCHED_AHEAD_S)
+    """Returns the moments (Unix time, s) at which a window begins to drain; of recurring windows, at most
+    WATCHED_AHEAD_S after `now`."""
+    near = min(until, now + WATCHED_AHEAD_S)
     found = {
-        occurrence.drains_at for window in policy.maintenance for occurrence in occurrences(policy, window, now, until)
+        occurrence.drains_at
+        for window in policy.maintenance
+        for occurrence in occurrences(policy, window, now, near if window.recurrence in PERIOD_S else until)
     }
     return tuple(sorted(at for at in found if at >= now))
 

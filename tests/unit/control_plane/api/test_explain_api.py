@@ -250,6 +250,8 @@ async def test_what_if_has_the_overrides_in_force_and_the_guard_rails(
     both = [{"kind": "drain", "region": region} for region in ("eu-de", "eu-es")]
     twice = await what_if(http, lift=[id_], overrides=both, **fixed)
     assert [each.by for each in twice.rejections] == [RejectedBy.GUARD_RAIL], "each is checked after the previous one"
+    unknown = await http.post("/v1/what-if", json={"lift": ["no-override"], **fixed})
+    assert (unknown.status_code, "'no-override'" in unknown.json()["detail"]) == (422, True)
 
 
 async def test_what_if_compares_given_bundles_and_capacity(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.overrides.guard_rails import Objection, objection, tenants_by_class
+from penstock.overrides.guard_rails import REPORTED_S, Objection, objection, tenants_by_class
 from penstock.overrides.overrides import Override, lifted
 from penstock.policy.kinds.operations import GuardRails, MaintenanceWindow
 from penstock.policy.kinds.residency_rules import ResidencyRule
@@ -62,6 +62,8 @@ def test_an_endpoint_may_go_unless_it_is_the_last_of_a_class() -> None:
     assert raised is not None
     assert raised.detail.startswith(f"gpu-1 is the last endpoint of eu-es that serves {MODEL}: drain")
     assert against(drain("eu-de"), drain_endpoint("eu-es", "gpu-1")) is None
+    assert classes(against(drain("eu-de"), last)) == ["eu-de+eu-es"], "its agent has not reported the drain yet"
+    assert against(drain("eu-de"), last, now=REPORTED_S) is None, "the capacity is what the agent reports now"
 
 
 def test_a_weight_above_nothing_and_a_freeze_empty_no_class() -> None:
@@ -120,6 +122,8 @@ def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
     assert classes(against(drain("eu-es", expires_at=2000.0), policy=policy)) == ["eu-de+eu-es"]
     assert against(drain("eu-es", expires_at=999.0), policy=policy) is None
     assert against(drain("eu-es"), policy=policy, now=5000.0) is None
+    next_month = msgspec.structs.replace(POLICY, maintenance=(msgspec.structs.replace(window, starts_at=2_592_000.0),))
+    assert classes(against(drain("eu-es"), policy=next_month)) == ["eu-de+eu-es"]
 
 
 def test_classes_list_their_tenants_for_clients_anywhere() -> None:
