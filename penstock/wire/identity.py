@@ -113,7 +113,7 @@ def has_spiffe_id(certificate: bytes) -> bool:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    except (ValueError, x509.InvalidVersion) as error:
+    except (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise BadIdentity(f"not a certificate: {error}") from None
     return any(uri.startswith("spiffe:") for uri in names.get_values_for_type(x509.UniformResourceIdentifier))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.authority import Authority, make_authority
-from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId, TrustBundle
+from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId, TrustBundle, has_spiffe_id
 from tests.support.identities import FLEET, HOSTS, YEAR_S, agent_id, authority, control_plane_id, identity, trust
 
 NOW = time.time()
@@ -48,6 +48,15 @@ def test_a_certificate_identifies_its_owner() -> None:
     assert peer.has_signed(b"message", mine.sign(b"message"))
     assert not peer.has_signed(b"another", mine.sign(b"message"))
     assert not peer.has_signed(b"message", b"")
+
+
+def test_a_certificate_with_odd_extensions_is_rejected_and_not_an_error() -> None:
+    own = identity(agent_id()).peer.certificate
+    assert has_spiffe_id(own)
+    key_usage, extended_key_usage, san = b"\x55\x1d\x0f", b"\x55\x1d\x25", b"\x86" + bytes([len(str(agent_id()))])
+    for odd in (own.replace(extended_key_usage, key_usage), own.replace(san, b"\xa5" + san[1:])):
+        with pytest.raises(BadIdentity, match="not a certificate"):
+            has_spiffe_id(odd)
 
 
 def test_a_certificate_of_another_fleet_with_the_same_name_is_rejected() -> None:
