@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -210,6 +212,23 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         done = await ended(client, (await submit(client)).json()["id"])
         assert done["status"] == "completed"
+
+
+async def test_an_agent_whose_clock_is_ahead_of_the_store_expires_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_s = 400 * 86_400.0
+    clock = SimpleNamespace(time=lambda: time.time() + ahead_s, monotonic=time.monotonic)
+    for module in (job_worker, request_run):
+        monkeypatch.setattr(module, "time", clock)
+    for name in ("POLL_S", "UNREADABLE_S"):
+        monkeypatch.setattr(job_worker, name, 0.1)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        job = (await submit(client)).json()["id"]
+        left = agent.jobs.worker._not_before
+        await until_shown(client, job, lambda found: job in left or found["status"] in ENDS)
+        ahead_s = 0.0
+        assert (await ended(client, job))["status"] == "completed"
 
 
 async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: Path) -> None:

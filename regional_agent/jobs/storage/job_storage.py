@@ -12,6 +12,7 @@ import msgspec
 
 from adapters.object_store.object_store import ObjectMissing, ObjectStore, SignedMethod, StoredObject, StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
+from penstock.jobs import store_paths
 
 THREADS: Final = 8
 """Operations on stores that an agent runs at a time."""
@@ -79,6 +80,21 @@ class JobStorage:
     async def delete(self, path: str) -> None:
         """Remove an object; nothing if it does not exist."""
         await self._run(lambda store: store.delete(path))
+
+    async def now(self, random: bytes) -> float:
+        """Return the time (Unix, s) by the clock of the store, or 0 if the store does not show what was just written.
+
+        Args:
+            random: a value that no other caller uses.
+        """
+        path = f"{store_paths.CLOCK}/{random.hex()}"
+        try:
+            await self.put(path, b"")
+            return min(
+                (each.written_at for each in await self.list(store_paths.CLOCK) if each.path == path), default=0.0
+            )
+        finally:
+            await self.delete(path)
 
     async def put_record(self, path: str, record: msgspec.Struct) -> None:
         """Write a record as JSON, or replace it."""
