@@ -85,12 +85,17 @@ class WebhookStep(Enum):
 
 def next_step(webhook: Webhook, attempts: int, now: float) -> WebhookStep:
     """What follows so many attempts of a webhook at `now` (Unix time, s)."""
-    if webhook.due_at > now:
+    if is_ahead(webhook.due_at, now):
         return WebhookStep.WAIT
     if webhook.is_accepted:
         return WebhookStep.DELETE
     is_late = attempts >= MAX_ATTEMPTS or now > webhook.created_at + MAX_AGE_S
     return WebhookStep.GIVE_UP if is_late or parse_url(webhook.url) is None else WebhookStep.SEND
+
+
+def is_ahead(due_at: float, now: float) -> bool:
+    """Whether a time has yet to come. One further ahead than any delay was set by a wrong clock, and has come."""
+    return now < due_at <= now + DELAYS_S[-1]
 
 
 def after_attempt(webhook: Webhook, attempts: int, now: float) -> Webhook:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.job_records import BatchEnd, BatchRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
-from penstock.jobs.webhook import DELAYS_S, MAX_ATTEMPTS, signature_of
+from penstock.jobs.webhook import DELAYS_S, MAX_AGE_S, MAX_ATTEMPTS, signature_of
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
@@ -231,6 +231,18 @@ async def test_a_webhook_is_repeated_with_the_same_identifier_and_given_up(tmp_p
     assert await fleet.pending() > 0
     await fleet.look()
     assert (await fleet.pending(), len(fleet.posts)) == (0, MAX_ATTEMPTS)
+
+
+async def test_a_clock_that_runs_ahead_for_a_while_loses_and_delays_no_webhook(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.now = begun_at = time.time()
+    await fleet.end("a", 1)
+    fleet.now += 2 * MAX_AGE_S
+    await fleet.look()
+    assert (len(fleet.posts), await fleet.pending()) == (0, 1)
+    fleet.now, fleet.accepts = begun_at + 1, True
+    await fleet.look()
+    assert len(fleet.posts) == 1
 
 
 async def test_an_accepted_webhook_is_sent_once(tmp_path: Path) -> None:

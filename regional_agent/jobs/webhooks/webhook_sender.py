@@ -22,6 +22,7 @@ from penstock.jobs.webhook import (
     Webhook,
     WebhookStep,
     after_attempt,
+    is_ahead,
     next_step,
     parse_url,
     signature_of,
@@ -98,7 +99,7 @@ class WebhookSender:
             self._not_before.clear()
         running = Counter(paths.tenant for paths in self._running)
         for paths, attempts in (await self._pending(store)).items():
-            if paths in self._running or self._not_before.get(paths, 0.0) > now:
+            if paths in self._running or is_ahead(self._not_before.get(paths, 0.0), now):
                 continue
             if len(self._running) >= MAX_RUNNING or running[paths.tenant] >= MAX_RUNNING_OF_TENANT:
                 continue
@@ -138,6 +139,12 @@ class WebhookSender:
         if step is WebhookStep.WAIT:
             self._not_before[paths] = webhook.due_at
             return
+        if step is WebhookStep.GIVE_UP:
+            store_now = await storage.now(self._rng.randbytes(8))
+            if next_step(webhook, attempts, store_now) is not WebhookStep.GIVE_UP:
+                log.error("a webhook is too old by this clock alone: check the clock of this host", job=paths.job)
+                self._not_before[paths] = now + DELAYS_S[0]
+                return
         if step is not WebhookStep.SEND or url is None:
             await storage.delete_all(paths.webhooks(region))
             if step is WebhookStep.GIVE_UP:

@@ -39,6 +39,7 @@ def test_a_webhook_is_sent_when_it_is_due_until_it_is_accepted_or_given_up() -> 
     new = webhook_of("batch_1", "completed", "https://a.example/hook", 1000.0)
     assert next_step(new, 0, 999.0) is WebhookStep.WAIT
     assert next_step(new, 0, 1000.0) is WebhookStep.SEND
+    assert next_step(replace(new, due_at=1e9), 1, 1000.0) is WebhookStep.SEND, "the clock that set it was wrong"
     assert next_step(replace(new, is_accepted=True), 1, 1000.0) is WebhookStep.DELETE
     assert next_step(new, MAX_ATTEMPTS - 1, 1000.0) is WebhookStep.SEND
     assert next_step(new, MAX_ATTEMPTS, 1000.0) is WebhookStep.GIVE_UP
