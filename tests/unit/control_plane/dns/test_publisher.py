@@ -114,6 +114,26 @@ class AcceptedUpdates(socketserver.StreamRequestHandler):
         self.wfile.write(len(response).to_bytes(2, "big") + response)
 
 
+class UnsignedUpdates(socketserver.StreamRequestHandler):
+    """Anyone who answers in place of the DNS server, without its key."""
+
+    def handle(self) -> None:
+        wire = self.rfile.read(int.from_bytes(self.rfile.read(2), "big"))
+        response = dns.message.make_response(dns.message.from_wire(wire, keyring=KEYRING))
+        response.tsig = None
+        content = response.to_wire()
+        self.wfile.write(len(content).to_bytes(2, "big") + content)
+
+
+def test_a_response_without_a_signature_accepts_nothing() -> None:
+    with socketserver.TCPServer((LOOPBACK, 0), UnsignedUpdates) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        target = DynamicUpdates(LOOPBACK, server.server_address[1], TsigKey(KEYRING, dns.tsig.HMAC_SHA256))
+        with pytest.raises(UpdateFailed, match="TSIG"):
+            target.send("api.example.com", {NAME: name("192.0.2.1").record_sets})
+        server.shutdown()
+
+
 def test_more_names_than_one_message_holds_are_sent_in_several() -> None:
     changed = {f"t{number}.api.example.com": name("192.0.2.1").record_sets for number in range(1500)}
     with socketserver.TCPServer((LOOPBACK, 0), AcceptedUpdates) as server:
