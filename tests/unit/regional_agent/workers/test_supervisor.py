@@ -34,7 +34,8 @@ def note(text):
 signal.signal(signal.SIGTERM, lambda *_: (note("drained"), sys.exit(0)))
 note("started")
 """
-SERVE = 'print(\'{"agent": "a"}\', flush=True)\ntime.sleep(60)\n'
+# Short waits: the handler of a signal that comes just before a wait runs only after that wait.
+SERVE = 'print(\'{"agent": "a"}\', flush=True)\nfor _ in range(1200): time.sleep(0.05)\n'
 
 
 def settings(**changes: object) -> AgentSettings:
@@ -91,7 +92,7 @@ def stop(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, (lambda *_: time.sleep(60)) if number == "2" else stop)
 """
-    monkeypatch.setattr(supervisor, "STOP_ANNOUNCEMENT_S", 2.0)
+    monkeypatch.setattr(supervisor, "STOP_ANNOUNCEMENT_S", 5.0)
     running = asyncio.create_task(supervise(settings(), program(tmp_path, drains_slowly + SERVE), Random(1)))
     await until(lambda: '"supervisor"' in capsys.readouterr().out)
     os.kill(os.getpid(), signal.SIGTERM)
