@@ -32,6 +32,7 @@ from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post
 from tests.support.codings import gzipped
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine
+from tests.support.streamed_chats import in_turn
 from tests.support.wait import until
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
@@ -1190,10 +1191,7 @@ async def test_a_stream_that_a_close_cuts_within_its_first_event_is_sent_elsewhe
 
 @pytest.mark.parametrize("count", [1, 2], ids=["continued", "not continuable"])
 async def test_a_stream_that_a_close_cuts_is_continued_if_it_can_be(tmp_path: Path, count: int) -> None:
-    turns = iter([closes_after(b"".join(WORDS[:-2]), b"text/event-stream"), streams(*WORDS[-2:], DONE)])
-
-    async def cut_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await next(turns)(e, received, writer)
+    cut_once = in_turn(closes_after(b"".join(WORDS[:-2]), b"text/event-stream"), streams(*WORDS[-2:], DONE))
 
     async with (
         engine(cut_once) as one,
@@ -1214,10 +1212,7 @@ async def test_the_output_of_a_continued_stream_is_counted_where_its_engines_rep
     stated = {"prompt_tokens": 12, "prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens": 1}
     first = event({"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": stated})
     begun = closes_after(b"".join([first, *WORDS[1:-2]]), b"text/event-stream")
-    turns = iter([begun, streams(*WORDS[-2:], *last, DONE)])
-
-    async def cut_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        await next(turns)(e, received, writer)
+    cut_once = in_turn(begun, streams(*WORDS[-2:], *last, DONE))
 
     async with (
         engine(cut_once) as one,

@@ -16,11 +16,22 @@ from tests.support.agent_processes import AgentProcess, agents_in, publish
 from tests.support.chats import BODY
 from tests.support.planet import MODEL, policy
 from tests.support.serverless import ServerlessEndpoint
-from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import until_async
 
 OVERFLOW = 3
 """Each expects to wait less than the maximum at home. A fourth would be refused after a second without a credit."""
+
+
+def answers_after(hold: asyncio.Event) -> Script:
+    """Answer health checks at once, and chats after an event."""
+
+    async def answer(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.head.startswith(b"POST"):
+            await hold.wait()
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
+
+    return answer
 
 
 async def test_queued_requests_of_a_full_region_are_forwarded_with_a_credit(
@@ -28,17 +39,12 @@ async def test_queued_requests_of_a_full_region_are_forwarded_with_a_credit(
 ) -> None:
     hold = asyncio.Event()
 
-    async def holds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        if received.head.startswith(b"POST"):
-            await hold.wait()
-        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
-
     async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
 
     await publish(own_etcd, replace(policy(), anonymous_tenant="open"))
     async with (
-        engine(holds) as home_gpu,
+        engine(answers_after(hold)) as home_gpu,
         engine(answers) as gpu,
         agents_in(
             tmp_path,
@@ -76,17 +82,12 @@ async def test_overflow_of_full_regions_uses_the_burst_endpoint_of_the_other_one
 ) -> None:
     hold = asyncio.Event()
 
-    async def holds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        if received.head.startswith(b"POST"):
-            await hold.wait()
-        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 27\r\n\r\n{"choices": [], "data": []}')
-
     fleet = replace(policy(), anonymous_tenant="open", objective=replace(policy().objective, latency_ms_per_cost=1.0))
     near = replace(fleet.regions["eu-es"], burst=(PRICE,))
     await publish(own_etcd, replace(fleet, regions={**fleet.regions, "eu-es": near}))
     async with (
-        engine(holds) as home_gpu,
-        engine(holds) as gpu,
+        engine(answers_after(hold)) as home_gpu,
+        engine(answers_after(hold)) as gpu,
         ServerlessEndpoint() as burst,
         agents_in(
             tmp_path,
