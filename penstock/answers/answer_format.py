@@ -82,11 +82,11 @@ class AnswerFormat:
         self.usage_marks = _usage_marks(self.places)
         """Byte strings, one of which occurs in every record that reports usage."""
         self.end_marks: tuple[bytes, ...] = _END_MARKS
+        """Byte strings, one of which occurs in the record that ends a stream, unless the record reports usage."""
         if route is not None and route.errors is ErrorFormat.ANTHROPIC:
             self.end_marks = _ANTHROPIC_END_MARKS
         elif _RESPONSE_USAGE in usage.objects:
             self.end_marks = _RESPONSES_END_MARKS
-        """Byte strings, one of which occurs in the record that ends a stream, unless the record reports usage."""
         self.delta_mark = next((mark for place, mark in _DELTA_MARKS.items() if place in usage.objects), b"")
         """Byte string that occurs in every event with output; empty if every event has output."""
         self.request_flag = parse_pointer(usage.request) if usage.request else ()

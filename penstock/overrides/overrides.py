@@ -88,8 +88,11 @@ class Override(msgspec.Struct, frozen=True):
         return min(inf if at is None else at for at in (self.expires_at, self.lifted_at))
 
     def holds(self, now: float) -> bool:
-        """Whether the override is in force. It has begun, although the clock of the leader may have been behind when it
-        took over from the one that recorded `begins_at`: a drain must not end by that."""
+        """Whether the override is in force at `now` (Unix time, s).
+
+        `begins_at` does not count: every override is created when it begins. A leader whose clock is behind that of the
+        control plane that created a drain must not lift the drain.
+        """
         return now < self.ends_at
 
     def over(self, now: float, ramp_s: float) -> bool:

@@ -55,7 +55,7 @@ class Withheld(Enum):
     ENGINE_ERROR = auto()
     """The engine failed, and another target may not."""
     REDIRECTED = auto()
-    """The engine redirects the client instead of an answer."""
+    """The engine responded with a redirect in place of an answer."""
     UNEXPLAINED_503 = auto()
     """The engine responded with 503 although it should have a free slot; the body shows whether it failed."""
 

@@ -122,7 +122,7 @@ class RequestContext:
         self.failed_as: Outcome | None = None
         """The outcome of the last attempt that an engine failed which had received the request; None without one."""
         self.reported_error = ""
-        """The error in a response with status 200, because of which the request left its target; empty for none."""
+        """The error with which an engine responded, because of which the request left its target; empty for none."""
         self.lacks_model = False
         """Whether the last engine of this region has responded that it lacks the model."""
         self.rests_until = 0.0

@@ -46,7 +46,7 @@ def batch_object(
 
     Args:
         now: Unix time (s).
-        expected_of_waiting: that time of a batch that no agent runs yet.
+        expected_of_waiting: expected completion (Unix time, s) of a batch that no agent runs yet; None: not known.
     """
     state = state_of(claim, end, is_cancelled=is_cancelled)
     counts, started_at = BatchCounts(), None

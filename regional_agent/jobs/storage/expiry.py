@@ -79,7 +79,8 @@ class Expiry:
 
     async def _agrees_with_store(self, storage: JobStorage) -> bool:
         """Whether the clock of this agent is about that of the store: one that jumped ahead would delete everything."""
-        ahead_s = -await storage.now(self._rng.randbytes(8)) + time.time()
+        store_now = await storage.now(self._rng.randbytes(8))
+        ahead_s = time.time() - store_now
         if abs(ahead_s) <= MAX_CLOCK_DIFFERENCE_S:
             return True
         log.error("nothing is deleted by age: check the clock of this host", ahead_of_store_s=round(ahead_s))
