@@ -25,6 +25,7 @@ from lab.bench.router.contestant import PEERS, Field, start_field
 from lab.bench.router.decision import DecisionCost, decision_costs
 from lab.bench.router.leak import check_leak
 from lab.bench.router.rounds import Setup, open_streams, request_rounds, stream_rounds
+from lab.bench.router.tenant_cost import measure_tenants
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
 from regional_agent.config.file_descriptors import shares_of
@@ -42,6 +43,7 @@ class Part(StrEnum):
     DECISION = "decision"
     LEAK = "leak"
     CACHE = "cache"
+    TENANTS = "tenants"
 
 
 def bench_router(
@@ -111,7 +113,7 @@ def _measure(
     cores = divide_cores()
     keep_to(cores.load)
     console = Console(stderr=True)
-    compared = parts - {Part.DECISION, Part.LEAK, Part.CACHE}
+    compared = parts - {Part.DECISION, Part.LEAK, Part.CACHE, Part.TENANTS}
     peers = [contestant for contestant in PEERS if wanted is None or contestant.name in wanted] if compared else []
     with TemporaryDirectory(prefix="penstock-bench-") as name, console.status("starting") as status:
         directory = Path(name)
@@ -119,7 +121,7 @@ def _measure(
         decision = _decide(setup, directory / "decision", cores) if Part.DECISION in parts else []
         found = Measurements(decision=decision)
         field = Field((), (), {})
-        if parts - {Part.DECISION, Part.CACHE}:
+        if parts - {Part.DECISION, Part.CACHE, Part.TENANTS}:
             status.update("starting all systems")
             with start_field(directory, cores, peers, baseline=baseline, continue_streams=continue_streams) as field:
                 found = Measurements(
@@ -132,6 +134,9 @@ def _measure(
         if Part.CACHE in parts:
             cache = measure_cache(directory / "cache", cores.router, setup, status.update)
             found = msgspec.structs.replace(found, cache=cache)
+        if Part.TENANTS in parts:
+            tenants = measure_tenants(directory / "tenants", cores.router, setup, status.update)
+            found = msgspec.structs.replace(found, tenants=tenants)
     return results(machine, setup, field, found)
 
 

@@ -162,8 +162,9 @@ def _recovered(fault: Fault, day: Day) -> Finding:
     took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _deviation(fault, look, _due_plan(day, look)))
     passed = took_s is not None and took_s <= RECOVERED_WITHIN_S
     says = f"{seconds(took_s)} after the fault ended (at most {RECOVERED_WITHIN_S:g} s)"
-    if took_s is None and day.looks:
-        says += f"; last state: {_deviation(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
+    before = [look for look in day.looks if look.at_s >= day.to_s and (took_s is None or look.at_s < day.to_s + took_s)]
+    if before and not passed:
+        says += f"; until then: {_deviation(fault, before[-1], _due_plan(day, before[-1]))}"
     return finding("recovered", passed, _looks(day, day.to_s, float("inf")), says)
 
 

@@ -8,11 +8,13 @@ import msgspec
 from rich.table import Table
 
 from lab.bench.bench_results import Columns, Goal, Machine, Measured, columns_table, goal, measured
-from lab.bench.router.cache_cost import CacheCost
+from lab.bench.router.cache_cost import CHAT, CHAT_BESIDE, HIT, SATURATED
 from lab.bench.router.contestant import BASELINE, PENSTOCK, Contestant, Field
 from lab.bench.router.decision import DecisionCost
 from lab.bench.router.leak import LeakCheck
+from lab.bench.router.policy_cost import PolicyCost
 from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, Setup, StreamRound
+from lab.bench.router.tenant_cost import ALL, OFF
 
 YARDSTICKS = ("envoy", BASELINE)
 """Systems that the ratios of the tables refer to, each if it was measured; the first has a column in any case."""
@@ -59,7 +61,8 @@ class Results(msgspec.Struct, frozen=True):
     """Results without a router: requests_per_s, p50_ms, p99_ms."""
     decision: list[DecisionCost]
     leak: LeakCheck | None
-    cache: CacheCost | None
+    cache: PolicyCost | None
+    tenants: PolicyCost | None
     goals: list[Goal]
 
 
@@ -72,7 +75,8 @@ class Measurements(msgspec.Struct, frozen=True):
     slow: Mapping[str, OpenStreams] = {}
     decision: Sequence[DecisionCost] = ()
     leak: LeakCheck | None = None
-    cache: CacheCost | None = None
+    cache: PolicyCost | None = None
+    tenants: PolicyCost | None = None
 
 
 def results(machine: Machine, setup: Setup, field: Field, found: Measurements) -> Results:
@@ -89,7 +93,8 @@ def results(machine: Machine, setup: Setup, field: Field, found: Measurements) -
         list(found.decision),
         found.leak,
         found.cache,
-        [*goals(systems, found.decision, found.leak), *cache_goals(found.cache)],
+        found.tenants,
+        [*goals(systems, found.decision, found.leak), *policy_goals(found.cache, found.tenants)],
     )
 
 
@@ -142,10 +147,14 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     return found
 
 
-def cache_goals(cache: CacheCost | None) -> list[Goal]:
-    """Return the goal of kept responses with its measured value."""
-    ratio = cache.hit_to_refusal if cache else None
-    return [goal("CPU of a kept response, as a share of a refusal's (429)", 1.2, ratio)]
+def policy_goals(cache: PolicyCost | None, tenants: PolicyCost | None) -> list[Goal]:
+    """Return the goals of kept responses and of tenants with their measured values."""
+    ratio = cache.ratio(HIT, SATURATED) if cache else None
+    more_us = tenants.more_us(ALL, OFF) if tenants else None
+    return [
+        goal("CPU of a kept response, as a share of a refusal's (429)", 1.2, ratio),
+        goal("CPU that budgets, prices and the ledger add to a chat, us", 1.5, more_us),
+    ]
 
 
 def tables(found: Results) -> list[Table]:
@@ -163,8 +172,14 @@ def tables(found: Results) -> list[Table]:
     if found.leak is not None:
         shown.append(columns_table("Resident memory (MB) over many requests", LEAK_COLUMNS, [found.leak]))
     if found.cache is not None:
-        title = f"Kept responses; a chat beside the policy costs {found.cache.chat_on_to_off:.2f} x one without"
-        shown.append(columns_table(title, CACHE_COLUMNS, list(found.cache.cpu_us.items())))
+        title = (
+            f"Kept responses; a chat beside the policy costs {found.cache.ratio(CHAT_BESIDE, CHAT):.2f} x one without"
+        )
+        shown.append(_policy_table(title, found.cache))
+    if found.tenants is not None:
+        shown.append(
+            _policy_table(f"Chats; all costs {found.tenants.ratio(ALL, OFF):.2f} x one without", found.tenants)
+        )
     return shown
 
 
@@ -232,10 +247,15 @@ LEAK_COLUMNS: Columns[LeakCheck] = (
     ("bytes/request", lambda leak: _figure(leak.grown_bytes_per_request, 2)),
 )
 
-CACHE_COLUMNS: Columns[tuple[str, float]] = (
-    ("request", lambda row: row[0]),
-    ("CPU us", lambda row: _figure(row[1], 1)),
-)
+
+def _policy_table(title: str, cost: PolicyCost) -> Table:
+    first = next(iter(cost.cpu_us))
+    columns: Columns[str] = (
+        ("request", lambda name: name),
+        ("CPU us", lambda name: _figure(cost.median_us(name), 1)),
+        (f"more than {first}", lambda name: _figure(cost.more_us(name, first), 1)),
+    )
+    return columns_table(title, columns, list(cost.cpu_us))
 
 
 def _ratio(system: System, other: System | None, field: str) -> float | None:
