@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from math import inf
 from typing import Final, NamedTuple
 
 CACHE_CONTROL: Final = b"cache-control"
@@ -14,6 +15,7 @@ QUOTE: Final = b'"'
 """At both ends of an entity tag."""
 
 _NOT_KEPT: Final = (b"no-store", b"no-cache", b"private")
+_AGES: Final = (b"s-maxage", b"max-age")
 _ONE_CLIENT_ONLY: Final = frozenset({b"set-cookie", b"content-encoding", b"vary"})
 _TAG_BYTES: Final = 16
 
@@ -44,17 +46,25 @@ def wishes_of(cache_control: bytes | None, pragma: bytes | None = None) -> Wishe
     if b"no-cache" in directives:
         return Wishes(max_age_s=0.0)
     if b"max-age" in directives:
-        value = directives[b"max-age"]
-        return Wishes(max_age_s=float(value) if value.isdigit() and len(value) < 12 else 0.0)
+        return Wishes(max_age_s=_seconds(directives[b"max-age"]))
     return ANY
 
 
-def may_keep_response(status: int, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a complete response may be kept, by its status and header fields (names in lower case)."""
-    if status != 200 or not _ONE_CLIENT_ONLY.isdisjoint(headers):
-        return False
+def lifetime_s(status: int, headers: Mapping[bytes, bytes]) -> float:
+    """Return the time (s) for which a complete response may be kept: 0 for not at all, infinity without a limit.
+
+    Args:
+        headers: by name in lower case.
+    """
     directives = _directives(headers.get(CACHE_CONTROL, b""))
-    return not any(directive in directives for directive in _NOT_KEPT)
+    is_forbidden = not _ONE_CLIENT_ONLY.isdisjoint(headers) or any(each in directives for each in _NOT_KEPT)
+    if status != 200 or is_forbidden:
+        return 0.0
+    limits_s = [_seconds(directives[name]) for name in _AGES if name in directives]
+    if not limits_s:
+        # The time of `Expires` is by the clock of the engine; it is mostly used to forbid caches.
+        return 0.0 if b"expires" in headers else inf
+    return max(0.0, limits_s[0] - _seconds(headers.get(b"age", b"0")))
 
 
 def entity_tag(body: bytes) -> bytes:
@@ -78,6 +88,10 @@ def matches_tag(if_none_match: bytes | None, tag: bytes) -> bool:
         return False
     names = [name.strip().removeprefix(b"W/") for name in if_none_match.split(b",")]
     return tag in names or names == [b"*"]
+
+
+def _seconds(value: bytes) -> float:
+    return float(value) if value.isdigit() and len(value) < 12 else 0.0
 
 
 def _directives(value: bytes) -> dict[bytes, bytes]:

@@ -20,8 +20,8 @@ from penstock.result_cache.cache_control import (
     PRAGMA,
     Wishes,
     entity_tag,
+    lifetime_s,
     matches_tag,
-    may_keep_response,
     wishes_of,
 )
 from penstock.result_cache.cache_key import KeyFields, cache_for, may_keep, result_key
@@ -263,7 +263,7 @@ class CacheUse:
     def keep(self, response: InternalResponse) -> None:
         """Keep the response of the run, if it is complete, successful and small enough."""
         headers = response.headers
-        if len(response.body) > self._cache.max_response_bytes or not may_keep_response(response.status, headers):
+        if len(response.body) > self._cache.max_response_bytes or not lifetime_s(response.status, headers):
             return
         if _SUBSTITUTED in headers:
             # A fallback model has served the request.
@@ -304,7 +304,8 @@ class CacheUse:
         now = self._results.now()
         usage = parser.usage if parser is not None and parser.usage_is_final else None
         content_type, region = response.headers.get(b"content-type", b""), response.header(b"x-penstock-region")
-        tag, expires_at = entity_tag(response.body), now + self._cache.max_age_s
+        kept_s = min(self._cache.max_age_s, lifetime_s(response.status, response.headers))
+        tag, expires_at = entity_tag(response.body), now + kept_s
         return CachedResult(self.key, now, expires_at, content_type, tag, region, usage, response.body)
 
     def answer(self, response: InternalResponse, lines: list[bytes]) -> tuple[int, list[bytes], bytes]:

@@ -182,6 +182,7 @@ async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_pat
         responds(b'{"object": "list", "data": []}', "Cache-Control: no-store", "Cache-Control: max-age=9"),
         responds(b'{"object": "list", "data": []}', "Set-Cookie: a=b"),
         responds(b'{"object": "list", "data": []}', "Vary: x-user"),
+        responds(b'{"object": "list", "data": []}', "Expires: 0"),
         responds(b'{"object": "list", "data": []}', status=201),
         responds(b'{"object": "list", "data": []}', status=422),
         responds(b'{"data": [], "object": "%b"}' % (b"x" * 100)),
@@ -196,6 +197,16 @@ async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_pat
             for _ in range(2):
                 await kept.ask(body=b'{"model": "%b", "input": %d}' % (MODEL.encode(), number))
             assert kept.counted("hit") == (number == len(scripts) - 1), number
+
+
+async def test_a_response_is_kept_no_longer_than_its_engine_permits(tmp_path: Path) -> None:
+    script = responds(b'{"object": "list", "data": []}', "Cache-Control: max-age=20", "Age: 5")
+    async with keeping(tmp_path, script=script) as kept:
+        await kept.ask()
+        for passed_s, runs in ((14.0, 1), (2.0, 2)):
+            kept.clock.now += passed_s
+            await kept.ask()
+            assert kept.runs == runs
 
 
 async def test_routes_tenants_and_bodies_without_a_document_keep_nothing(tmp_path: Path) -> None:

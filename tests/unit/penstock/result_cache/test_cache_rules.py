@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
+import pytest
 from msgspec.structs import replace
 
 from penstock.policy.kinds.result_cache import CacheScope, ResultCache
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from penstock.result_cache.cache_control import ANY, Wishes, may_keep_response, wishes_of
+from penstock.result_cache.cache_control import ANY, Wishes, lifetime_s, wishes_of
 from penstock.result_cache.cache_key import KeyFields, cache_for, may_keep, result_key
 from penstock.result_cache.cache_purges import EVERY_MODEL, FORGET_AFTER_S, MAX_PURGES, CachePurge, CachePurges
 from tests.support.planet import MODEL, policy
@@ -83,5 +86,23 @@ def test_directives_of_requests_and_responses() -> None:
     assert wishes_of(b'max-age="10"') == Wishes(max_age_s=10.0)
     assert wishes_of(b"max-age=-1") == wishes_of(b"no-cache") == wishes_of(None, b"no-cache") == Wishes(max_age_s=0.0)
     assert wishes_of(b"max-age=5, no-store") == Wishes(may_store=False)
-    assert may_keep_response(200, {b"cache-control": b"public, max-age=5"})
-    assert not may_keep_response(200, {b"content-encoding": b"gzip"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept_s"),
+    [
+        ({}, inf),
+        ({b"cache-control": b"public"}, inf),
+        ({b"cache-control": b"public, max-age=5"}, 5.0),
+        ({b"cache-control": b"max-age=5, S-MaxAge=9", b"expires": b"0"}, 9.0),
+        ({b"cache-control": b"max-age=50", b"age": b"20"}, 30.0),
+        ({b"cache-control": b"max-age=5", b"age": b"20"}, 0.0),
+        ({b"cache-control": b"max-age=x"}, 0.0),
+        ({b"cache-control": b'no-cache="x", max-age=5'}, 0.0),
+        ({b"expires": b"Thu, 01 Jan 2099 00:00:00 GMT"}, 0.0),
+        ({b"content-encoding": b"gzip"}, 0.0),
+    ],
+)
+def test_a_response_is_kept_as_long_as_its_engine_permits(headers: dict[bytes, bytes], kept_s: float) -> None:
+    assert lifetime_s(200, headers) == kept_s
+    assert lifetime_s(201, headers) == 0.0
