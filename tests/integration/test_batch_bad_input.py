@@ -50,6 +50,26 @@ async def test_a_file_that_is_deleted_while_its_batch_runs_fails_the_batch_and_k
         assert ended["request_counts"]["failed"] == 0
 
 
+async def test_a_file_of_another_system_is_read_by_two_batches_at_once(tmp_path: Path) -> None:
+    names = ["r", "\u00e9", "e\u0301", "\U0001f600", "\u2028", "a\tb", "x" * 512]
+    lines = [request_line(name).rstrip() for name in names]
+    content = b"\xef\xbb\xbf" + b"\r\n\r\n \r\n".join(lines)
+    release = asyncio.Event()
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu) as (_, client):
+        file = (await client.upload(content)).json()["id"]
+        batches = [(await client.create(file)).json()["id"] for _ in range(2)]
+        await until(lambda: len(gpu.requests) >= 2)
+        release.set()
+        for batch in batches:
+            ended = await client.ended(batch)
+            assert ended["request_counts"] == {"total": len(names), "completed": len(names), "failed": 0}
+            results = await client.lines(ended["output_file_id"])
+            assert sorted(each["custom_id"] for each in results) == sorted(names)
+        assert (await client.http.get(f"/v1/files/{file}/content")).content == content
+        surrogate = request_line("x").replace(b'"x"', b'"\\ud800"')
+        assert (await client.upload(surrogate)).json()["error"]["code"] in ("invalid_json_line", "invalid_custom_id")
+
+
 async def test_a_model_that_vanishes_while_a_batch_runs_is_an_error_of_each_later_request(tmp_path: Path) -> None:
     release = asyncio.Event()
 

@@ -9,6 +9,10 @@ MAX_LINE_BYTES: Final = 10_000_000
 """Maximum size (bytes) of a line."""
 
 
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+"""Programs for Windows write it at the beginning of a file."""
+
+
 class LineTooLong(Exception):
     """A line is longer than MAX_LINE_BYTES."""
 
@@ -18,7 +22,8 @@ class LineTooLong(Exception):
 
 
 class LineSplitter:
-    """Splits at LF. Lines keep no line end; empty lines count, and are not returned."""
+    """Splits at LF. Lines keep no line end, and the first one no byte order mark; empty lines count, and are not
+    returned."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         """Start before the first line."""
@@ -57,6 +62,8 @@ class LineSplitter:
             self._rest, self._rest_bytes = [], 0
         if len(end) > self._max_bytes:
             raise LineTooLong(self.line)
+        if self.line == 1:
+            end = end.removeprefix(_BYTE_ORDER_MARK)
         end = end.removesuffix(b"\r")
         if end and not end.isspace():
             yield self.line, end

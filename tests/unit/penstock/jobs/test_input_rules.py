@@ -32,6 +32,18 @@ def test_lines_do_not_depend_on_how_a_file_arrives(lines: list[bytes], sizes: li
     assert found == expected
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(size: int) -> None:
+    mark = b"\xef\xbb\xbf"
+    content = mark + b"a\r\n" + mark + b"b"
+    splitter, found = LineSplitter(), []
+    for at in range(0, len(content), size):
+        found += splitter.feed(content[at : at + size])
+    assert [*found, *splitter.finish()] == [(1, b"a"), (2, mark + b"b")]
+    only = LineSplitter()
+    assert [*only.feed(mark), *only.finish()] == []
+
+
 def test_a_long_line_is_refused_before_it_is_complete() -> None:
     splitter = LineSplitter(max_bytes=10)
     assert list(splitter.feed(b"0123456789\n")) == [(1, b"0123456789")]
