@@ -31,6 +31,7 @@ from control_plane.quickstart.region_dir import (
     agent_settings,
     choose_ports,
     hosts_of,
+    write_agents_key,
     write_ports,
     write_yaml,
 )
@@ -126,11 +127,12 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
     path = path.absolute()
     found = RegionDir(path, invitation.region, choose_ports(invitation.host), invitation.host)
     try:
-        for folder in (path, path / "agent"):
+        for folder in (path, path / "agent", found.agents_key.parent):
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         for name, content in identity.items():
             with os.fdopen(os.open(path / "agent" / name, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as target:
                 target.write(content)
+        write_agents_key(found)
         settings = agent_settings(found, invitation.etcd_endpoint, invitation.control_plane_url)
         write_yaml(found.agent_settings, settings)
         add_engines(found, engines)

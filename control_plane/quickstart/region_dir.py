@@ -117,6 +117,16 @@ class RegionDir(NamedTuple):
         """File with the admin token."""
         return self.path / "secrets" / "admin.token"
 
+    @property
+    def agents_key(self) -> Path:
+        """File with the operator's key for the agent's admin listener, such as for `penstock jobs`."""
+        return self.path / "secrets" / "agents.key"
+
+    @property
+    def agent_keys(self) -> Path:
+        """The agent's file of such keys, which has their digests."""
+        return self.path / "agent-keys.yaml"
+
     def relative(self, path: Path) -> str:
         """Return a path from the directory, as settings name it: the directory may be moved."""
         return str(path.relative_to(self.path))
@@ -196,9 +206,10 @@ def write_region_dir(
     bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()})
     compile_bundle(bundle)
     try:
-        for folder in (path, path / "secrets", found.policy):
+        for folder in (path, found.api_key.parent, found.policy):
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         _write_secret(found.api_key, key)
+        write_agents_key(found)
         _write_secret(found.admin_token, secrets.token_hex(32))
         _write_identities(found)
         for name, text in bundle.items():
@@ -357,6 +368,7 @@ def agent_settings(region_dir: RegionDir, etcd_endpoint: str, control_plane_url:
         "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
         "endpoints_file": region_dir.relative(region_dir.endpoints),
         "identity_dir": "agent",
+        "admin_api_keys_file": region_dir.relative(region_dir.agent_keys),
         "state_dir": "state",
     }
     if region_dir.host != LOOPBACK:
@@ -364,9 +376,18 @@ def agent_settings(region_dir: RegionDir, etcd_endpoint: str, control_plane_url:
     return settings
 
 
-def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+def write_yaml(path: Path, content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Write a file of settings."""
-    path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def write_agents_key(region_dir: RegionDir) -> None:
+    """Write a key for the agent's admin listener, whose holder may view everything there. Raises OSError."""
+    key = secrets.token_hex(32)
+    _write_secret(region_dir.agents_key, key)
+    write_yaml(
+        region_dir.agent_keys, [{"name": "operator", "sha256": sha256(key.encode()).hexdigest(), "role": "viewer"}]
+    )
 
 
 def _write_secret(path: Path, secret: str) -> None:

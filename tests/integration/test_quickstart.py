@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
+import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from adapters.servers.binaries import find_script
 from control_plane.quickstart.places import Place
-from control_plane.quickstart.region_dir import Engine, write_region_dir
+from control_plane.quickstart.region_dir import Engine, open_region_dir, write_region_dir
 from tests.support.engines import running_engines
 from tests.support.quickstarts import chat, key_in, running
+from tests.support.wait import pauses
 
 
 def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> None:
@@ -20,6 +24,16 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
         command = ("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region"))
         with running(*command) as shown:
             assert chat(shown, key_in(shown)).status_code == 200
+            found = open_region_dir(tmp_path / "region")
+            assert found is not None
+            keys = ("--token-file", str(found.admin_token), "--agents-key-file", str(found.agents_key))
+            argv = [find_script("penstock"), "jobs", "--url", found.api_url, *keys, "-o", "json"]
+            # Once the control plane has the first report of the agent.
+            for pause_s in islice(pauses(), 100):
+                if json.loads(subprocess.check_output(argv)):
+                    break
+                time.sleep(pause_s)
+            assert set(json.loads(subprocess.check_output(argv))) == {"local/local-1"}
         for name in ("agent.log", "control-plane.log"):
             assert "Traceback" not in (tmp_path / "region" / "logs" / name).read_text()
 

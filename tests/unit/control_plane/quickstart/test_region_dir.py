@@ -54,7 +54,12 @@ def test_the_directory_may_be_moved(region_dir: RegionDir, tmp_path: Path) -> No
 
 
 def test_secrets_are_readable_by_the_owner_only(region_dir: RegionDir) -> None:
-    for secret in (region_dir.api_key, region_dir.admin_token, region_dir.path / "authority" / "ca.key"):
+    for secret in (
+        region_dir.api_key,
+        region_dir.admin_token,
+        region_dir.agents_key,
+        region_dir.path / "authority" / "ca.key",
+    ):
         assert secret.stat().st_mode & 0o077 == 0
 
 
