@@ -12,11 +12,12 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import mean
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -79,6 +80,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="time of each round (s; default: %(default)s)")
     parser.add_argument("--max-use-percent", type=float, default=75.0, help="of the job store (default: %(default)s)")
     parser.add_argument("--preempt", action="store_true", help="let clients' chats end running requests of the batch")
+    parser.add_argument(
+        "--preempt-wait-percent",
+        type=float,
+        metavar="PERCENT",
+        help="let the chats wait for a slot first, for this part of a usual chat's time; implies --preempt",
+    )
     parser.add_argument("--whole", type=int, metavar="N", help="run one batch of N embeddings to its end instead")
     parser.add_argument("--kill", action="store_true", help="with --whole: kill the agent half-way")
     given = parser.parse_args()
@@ -88,7 +95,12 @@ def main() -> None:
             with _planet(directory, 100.0, _FAST) as planet:
                 asyncio.run(whole_batch(planet, HEADERS, REGION, directory, given.whole, kills=given.kill))
             return
-        with _planet(directory, given.max_use_percent, preempts=given.preempt) as planet:
+        queueing: dict[str, object] = {}
+        if given.preempt or given.preempt_wait_percent is not None:
+            queueing["preempt_batch"] = True
+        if given.preempt_wait_percent is not None:
+            queueing["preempt_wait_percent"] = given.preempt_wait_percent
+        with _planet(directory, given.max_use_percent, queueing=queueing) as planet:
             asyncio.run(_bench(planet, given.rounds, given.seconds))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -107,14 +119,18 @@ _SLOW: Final = _Fleet()
 _FAST: Final = _Fleet(4, 64, 20.0, 256)
 """Engines that are no bottleneck."""
 
+_PLAIN: Final[Mapping[str, object]] = MappingProxyType({})
 
-def _planet(directory: Path, max_use_percent: float, fleet: _Fleet = _SLOW, *, preempts: bool = False) -> Planet:
+
+def _planet(
+    directory: Path, max_use_percent: float, fleet: _Fleet = _SLOW, *, queueing: Mapping[str, object] = _PLAIN
+) -> Planet:
     bundle = directory / "bundle"
     stores = yaml.safe_load(job_store_file(directory / "jobs", [REGION], fleet.concurrency))
     files = without_stages(read_folder(SHIPPED_BUNDLE))
     files["jobs.yaml"] = yaml.safe_dump(stores | {"max_use_percent": max_use_percent})
-    if preempts:
-        files = {name: _preempting(text) for name, text in files.items()}
+    if queueing:
+        files = {name: _queueing(text, queueing) for name, text in files.items()}
     for name, text in files.items():
         (bundle / name).parent.mkdir(parents=True, exist_ok=True)
         (bundle / name).write_text(text, encoding="utf-8")
@@ -131,12 +147,12 @@ def _planet(directory: Path, max_use_percent: float, fleet: _Fleet = _SLOW, *, p
     return Planet(topology, ports, None, files_of_fleet, Launch())
 
 
-def _preempting(text: str) -> str:
-    """A policy file whose models let requests with a priority end batch requests."""
+def _queueing(text: str, more: Mapping[str, object]) -> str:
+    """A policy file whose models have further fields in `queueing`."""
     documents = [each for each in yaml.safe_load_all(text) if each is not None]
     for document in documents:
         if document.get("kind") == "Model":
-            document["queueing"] = {**document.get("queueing", {}), "preempt_batch": True}
+            document["queueing"] = {**document.get("queueing", {}), **more}
     return yaml.safe_dump_all(documents)
 
 
