@@ -48,7 +48,7 @@ MISSING_S: Final = 3600.0
 """Time (s) after which the mark of a job that was never written is removed."""
 
 UNREADABLE_S: Final = 300.0
-"""Time (s) until the next look at a job that this agent cannot decode, or that has expired by its clock alone."""
+"""Time (s) until the next look at a job that this agent cannot decode; other jobs run."""
 
 MAX_TRACKED: Final = 10_000
 """Jobs of other agents of which this agent remembers when to look again."""
@@ -232,18 +232,10 @@ class JobWorker:
             return None
         end = await jobs.find_end(paths)
         if end is None:
-            return None if await self._expires_by_own_clock_alone(jobs, record) else record
+            return record
         await jobs.close(record, end)
         await jobs.storage.delete(job.mark)
         return None
-
-    async def _expires_by_own_clock_alone(self, jobs: BatchStore, record: JobRecord) -> bool:
-        """Whether the clock of this host alone says that a job has expired; another agent runs the job then."""
-        if time.time() < record.expires_at or await jobs.storage.now(self._rng.randbytes(8)) >= record.expires_at:
-            return False
-        log.error("a job has not expired by the clock of the store: check the clock of this host", job=record.id)
-        self._not_before[record.id] = time.monotonic() + UNREADABLE_S
-        return True
 
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
         """Claim a job; None if another agent runs it."""

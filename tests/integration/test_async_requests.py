@@ -16,9 +16,11 @@ import pytest
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
 from penstock.jobs.store_paths import JobPaths
-from regional_agent.jobs import agent_jobs, job_worker
+from regional_agent.jobs import agent_jobs, job_deadline, job_worker
 from regional_agent.jobs.async_requests import pace_exchange, request_run
+from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.job_storage import JobStorage
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
 from tests.support.chats import answers_after, never_responds
@@ -78,6 +80,20 @@ async def test_a_request_is_accepted_at_once_and_answered_later(tmp_path: Path) 
         assert gpu.requests[0].header("cookie") is None
         assert gpu.requests[0].header("prefer") is None
         assert [each["id"] for each in (await client.http.get("/v1/jobs")).json()["data"]] == [job]
+
+
+async def test_a_result_is_read_as_often_as_clients_want_and_always_as_a_whole(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        job = (await submit(client, prefer="handling=lenient, respond-async, wait=5")).json()["id"]
+        url = (await ended(client, job))["result"]["url"]
+        whole = await client.http.get(url)
+        for headers in ({}, {"range": "bytes=0-3"}, {"range": "bytes=99999999-"}):
+            again = await client.http.get(url, headers=headers)
+            assert (again.status_code, again.content) == (200, whole.content)
+        head = await client.http.head(url)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(whole.content))
+        assert len(gpu.requests) == 1
 
 
 async def test_a_large_upload_and_an_error_of_the_engine_are_results_too(tmp_path: Path) -> None:
@@ -214,21 +230,51 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path
         assert done["status"] == "completed"
 
 
+@pytest.mark.parametrize("ahead_s", [400 * 86_400.0, 86_399.0], ids=["beyond the window", "near its end"])
 async def test_an_agent_whose_clock_is_ahead_of_the_store_expires_no_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
-    ahead_s = 400 * 86_400.0
     clock = SimpleNamespace(time=lambda: time.time() + ahead_s, monotonic=time.monotonic)
-    for module in (job_worker, request_run):
+    for module in (job_worker, request_run, batch_run, job_deadline):
         monkeypatch.setattr(module, "time", clock)
-    for name in ("POLL_S", "UNREADABLE_S"):
-        monkeypatch.setattr(job_worker, name, 0.1)
-    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+    for module, name in ((request_run, "RENEW_S"), (batch_run, "RENEW_S"), (batch_run, "FLUSH_S")):
+        monkeypatch.setattr(module, name, 0.1)
+    release, asked = asyncio.Event(), list[float]()
+    now = JobStorage.now
+
+    async def noted(self: JobStorage, random: bytes) -> float:
+        asked.append(await now(self, random))
+        return asked[-1]
+
+    monkeypatch.setattr(JobStorage, "now", noted)
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu) as (_, client):
         job = (await submit(client)).json()["id"]
-        left = agent.jobs.worker._not_before
-        await until_shown(client, job, lambda found: job in left or found["status"] in ENDS)
-        ahead_s = 0.0
+        batch = await client.started(input_file(1))
+        # Both have been asked for, and run on.
+        await until(lambda: len(gpu.requests) == 2 and len(asked) >= 2)
+        release.set()
         assert (await ended(client, job))["status"] == "completed"
+        assert (await client.ended(batch))["request_counts"]["completed"] == 1
+
+
+async def test_a_job_expires_when_the_store_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.1)
+    monkeypatch.setattr(job_deadline, "ASK_S", 0.1)
+    ahead_s, now = 86_400.0, JobStorage.now
+    clock = SimpleNamespace(time=lambda: time.time() + ahead_s, monotonic=time.monotonic)
+    monkeypatch.setattr(job_deadline, "time", clock)
+    passed = False
+
+    async def later(self: JobStorage, random: bytes) -> float:
+        return await now(self, random) + (ahead_s if passed else 0.0)
+
+    monkeypatch.setattr(JobStorage, "now", later)
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (_, client):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        passed = True
+        assert (await ended(client, job))["status"] == "expired"
+        await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
 
 
 async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: Path) -> None:

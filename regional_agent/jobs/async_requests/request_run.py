@@ -18,6 +18,7 @@ from penstock.jobs.response_progress import ResponseProgress
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.internal_connection import InternalResponse, ResponsePart
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
+from regional_agent.jobs.job_deadline import JobDeadline
 from regional_agent.jobs.storage.batch_store import BatchStore
 
 RETRY_S: Final = 5.0
@@ -54,8 +55,8 @@ class RequestRun:
         self._runner = runner
         self._state = JobState.IN_PROGRESS
         self._progress = ResponseProgress()
-        self._expires_at = time.monotonic() + record.expires_at - time.time()
-        """Monotonic time (s): a clock that jumps expires no request that runs."""
+        self._deadline = JobDeadline(record.id, record.expires_at, jobs.storage)
+        self._is_expired = False
 
     async def run(self) -> JobEnd | None:
         """Run the request to its end, and return it; None if another agent has ended it.
@@ -65,6 +66,7 @@ class RequestRun:
         """
         record = self.record
         if self._is_stopped():
+        self._is_expired = await self._deadline.has_passed()
             return await self._end(None)
         try:
             body = await self._jobs.storage.read(self.paths.body) if record.body_bytes else b""
@@ -108,12 +110,13 @@ class RequestRun:
         self._state = JobState.CANCELLING
 
     def _is_stopped(self) -> bool:
-        return self._state is JobState.CANCELLING or time.monotonic() >= self._expires_at
+        return self._is_expired or self._state is JobState.CANCELLING
 
     async def _renew(self, running: asyncio.Task[InternalResponse | str | None]) -> None:
         """Renew the claim, and end the request if it was cancelled or has expired."""
         try:
             if await self._jobs.is_cancelled(self.paths):
+            self._is_expired = await self._deadline.has_passed()
                 self.cancel()
             else:
                 self.claim = replace(

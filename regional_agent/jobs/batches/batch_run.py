@@ -26,6 +26,7 @@ from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.jobs.job_deadline import JobDeadline
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
@@ -91,8 +92,7 @@ class BatchRun:
         self._ends_as: BatchState | None = None
         """EXPIRED or CANCELLED once no further request starts."""
         self._until = claim.until
-        self._expires_at = time.monotonic() + record.expires_at - time.time()
-        """Monotonic time (s): a clock that jumps expires no batch that runs."""
+        self._deadline = JobDeadline(record.id, record.expires_at, store.batches.storage)
         self._results: Results | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -135,7 +135,7 @@ class BatchRun:
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
         await self._renew()
         self._began_with = self.counts.completed + self.counts.failed
-        if time.monotonic() >= self._expires_at:
+        if await self._deadline.has_passed():
             self.stop_as(BatchState.EXPIRED)
         keeper = asyncio.create_task(self._keep(results), name="results of a batch")
         reader = asyncio.create_task(self._run_all(file, results), name="requests of a batch")
@@ -298,10 +298,10 @@ class BatchRun:
                     await self._renew()
                     if await self._batches.is_cancelled(self.paths):
                         self.stop_as(BatchState.CANCELLED)
+                if self._ends_as is None and await self._deadline.has_passed():
+                    self.stop_as(BatchState.EXPIRED)
             except StoreUnavailable as error:
                 log.warning("progress of a batch was not written", batch=self.record.id, error=str(error))
-            if time.monotonic() >= self._expires_at:
-                self.stop_as(BatchState.EXPIRED)
             self._room.set()
 
     async def _check_claim(self) -> None:
