@@ -102,7 +102,7 @@ async def run(kind: str, requests: int, folder: str) -> Measured:
     claim = Claim(1, "bench", 1, now + LEASE_S, float(now))
     await batches.claim(JobPaths(TENANT, batch.id), claim)
     store = OpenStore(JobStore("bench", f"file://{folder}"), files, batches, UploadStore(files.storage))
-    runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()), HeldRecords(lambda record: None))
+    runner = RequestRunner(cast(Any, _AtOnce()), cast(Any, _NoMetrics()), HeldRecords(None))
     began = _now()
     end = await BatchRun(batch, claim, store, runner, lambda: CONCURRENCY, ResponseMemory()).run()
     if end is None or end.counts.completed != requests:

@@ -85,6 +85,8 @@ class JobEnd(msgspec.Struct, frozen=True):
     body_bytes: int = 0
     error: str = ""
     """Why there is no response."""
+    claim: int | None = None
+    """Number of the claim under which the request ended; None in stores of earlier releases."""
 
 
 def job_state(claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool) -> JobState:

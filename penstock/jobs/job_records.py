@@ -165,3 +165,5 @@ class BatchEnd(msgspec.Struct, frozen=True):
     output_file_id: str | None = None
     error_file_id: str | None = None
     errors: tuple[LineProblem, ...] = ()
+    claim: int | None = None
+    """Number of the claim under which the batch ended; None in stores of earlier releases."""

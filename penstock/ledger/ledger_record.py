@@ -6,6 +6,9 @@ from enum import IntEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
+
+from penstock.accounts.outcome_rules import Outcome
 
 
 class RecordKind(IntEnum):
@@ -103,3 +106,8 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     """Of REQUEST and SERVED: whether `is_estimated` is true of the input, those of a cache included."""
     is_output_estimated: bool = False
     """Of REQUEST and SERVED: whether `is_estimated` is true of the output."""
+
+
+def unpaid(record: LedgerRecord) -> LedgerRecord:
+    """The record of a finished run whose result nobody receives: overhead of the fleet."""
+    return replace(record, outcome=Outcome.SHUTDOWN.value, price=0.0, is_overhead=True)

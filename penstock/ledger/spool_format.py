@@ -12,6 +12,7 @@ is read up to the last checkpoint that is right.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import chain
 from struct import Struct
 from typing import Final
@@ -37,6 +38,19 @@ _CHECKPOINT: Final = Struct("<QI")
 _CRC: Final = Struct("<I")
 
 
+class JobResult(msgspec.Struct, frozen=True, array_like=True):
+    """A result in a job store: a segment of the results of a batch, or the result of an asynchronous request."""
+
+    region: str
+    """Region that accepted the job."""
+    tenant: str
+    job: str
+    claim: int
+    """Number of the claim under which the requests ran."""
+    segment: int
+    """Number of the segment; 0 of an asynchronous request."""
+
+
 class Opening(msgspec.Struct, frozen=True, array_like=True):
     """The first record of a file: the agent that writes it, and its place in the sequence of the agent's files."""
 
@@ -46,6 +60,8 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     """Number of the start of the agent, see `regional_agent.config.start_epoch`."""
     number: int
     """Number of the file since the start."""
+    result: JobResult | None = None
+    """The tenant pays for the requests of the file if the job store has this result; None: for those of any file."""
 
 
 class SpoolFile(msgspec.Struct, frozen=True):
@@ -88,6 +104,19 @@ def checkpoint(end: int, crc: int) -> bytes:
     """
     content = _CHECKPOINT.pack(end, crc)
     return content + _CRC.pack(crc32(content))
+
+
+def whole_file(opening: Opening, records: Iterable[bytes], boot: bytes) -> bytes:
+    """Return the content of a complete file.
+
+    Args:
+        records: encoded records.
+        boot: identifies the boot of the host.
+    """
+    content = b"".join(map(with_length, (msgspec.msgpack.encode(opening), *records)))
+    head, mark = header(boot), checkpoint(HEADER_BYTES + len(content), crc32(content))
+    place = CHECKPOINT_PLACES[0]
+    return head[:place] + mark + head[place + len(mark) :] + content
 
 
 def read_spool(content: bytes, boot: bytes) -> SpoolFile:
@@ -142,10 +171,11 @@ def _verified_end(content: bytes) -> int:
     return found
 
 
-def records_of(file: SpoolFile, *, is_last: bool) -> list[LedgerRecord]:
+def records_of(file: SpoolFile, *, is_last: bool, held: Iterable[LedgerRecord] = ()) -> list[LedgerRecord]:
     """Return the records of a file without starts.
 
     Args:
+        held: records of ends that are in files of their own.
         is_last: whether the agent died while this was its newest file. Each new file begins with the starts of all open
             requests, so a start without an end in this file is a request that ran when the agent died; it becomes a
             record of the kind UNKNOWN_END or UNKNOWN_SERVED.
@@ -160,6 +190,9 @@ def records_of(file: SpoolFile, *, is_last: bool) -> list[LedgerRecord]:
         if record.kind == RecordKind.START:
             started.setdefault(record.request_id, deque()).append(record)
         elif record.kind in _ENDS and started.get(record.request_id):
+            started[record.request_id].popleft()
+    for record in held:
+        if started.get(record.request_id):
             started[record.request_id].popleft()
     for record in chain.from_iterable(started.values()):
         is_origin = record.origin == file.opening.region

@@ -17,6 +17,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
+from regional_agent.jobs.settlement import Settlement
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
@@ -59,6 +60,8 @@ class AgentJobs:
         self.worker = JobWorker(agent, stores, self._connect, self.memory, metrics)
         self.expiry = Expiry(stores, rng)
         self.lost_regions = LostRegions(stores, rng)
+        ledger = proxy.recorder.ledger
+        self.settlement = Settlement(stores, None if ledger is None else ledger.spool)
         keys = webhook_keys or WebhookKeys()
         client = WebhookClient(cache(ssl.create_default_context))
         self.webhooks = WebhookSender(stores, keys, client, metrics, rng)
@@ -77,6 +80,7 @@ class AgentJobs:
             "expiry": self.expiry.run,
             "webhooks": self.webhooks.run,
             "lost regions": self.lost_regions.run,
+            "records of jobs": self.settlement.run,
         }
         self._tasks = [keep_running(name, run) for name, run in parts.items()]
 

@@ -285,10 +285,12 @@ class JobWorker:
     async def _fail(self, jobs: BatchStore, record: JobRecord, claim: Claim, refusal: Refusal) -> None:
         """End a job that the policy in force forbids."""
         log.warning("a job may not run", job=record.id, reason=refusal.reason.value)
-        end: BatchEnd | JobEnd = JobEnd(JobState.FAILED, time.time(), error=refusal.detail)
+        end: BatchEnd | JobEnd = JobEnd(JobState.FAILED, time.time(), error=refusal.detail, claim=claim.number)
         if isinstance(record, BatchRecord):
             problem = LineProblem(refusal.reason.value, refusal.detail)
-            end = BatchEnd(BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,))
+            end = BatchEnd(
+                BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,), claim=claim.number
+            )
         if await jobs.end(record, end) and isinstance(end, BatchEnd):
             self._metrics.ended(end.state)
 

@@ -21,6 +21,7 @@ from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from penstock.pools.burst import NOT_USED
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.ledger.held_files import HeldFiles
 from regional_agent.ledger.held_records import HeldRecords
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
@@ -178,11 +179,7 @@ class RequestLedger:
 
     def hold(self) -> HeldRecords:
         """Return where the records of a job's requests wait for the results of the requests to be in the store."""
-        return HeldRecords(self._append_if_on)
-
-    def _append_if_on(self, record: bytes) -> None:
-        if self._is_on:
-            self.spool.append(record)
+        return HeldRecords(HeldFiles(self.spool))
 
     def started(self, context: RequestContext) -> None:
         """Record that a request is sent to its first target."""

@@ -36,7 +36,8 @@ from penstock.ledger.spool_format import (
     read_spool,
     records_of,
 )
-from regional_agent.ledger.spool_file import OPEN_SUFFIX, SEALED_SUFFIX, boot_id
+from regional_agent.ledger.held_files import UnsettledFiles
+from regional_agent.ledger.spool_file import DAMAGED_SUFFIX, HELD_SUFFIX, OPEN_SUFFIX, SEALED_SUFFIX, boot_id
 
 EXIT_MISSING_PACKAGES: Final = 3
 
@@ -50,8 +51,6 @@ LAST_PASS_S: Final = 15.0
 """Time (s) for putting what is complete after the agent has ended."""
 
 NICENESS: Final = 10
-
-DAMAGED_SUFFIX: Final = ".damaged"
 
 log = structlog.get_logger()
 
@@ -81,6 +80,7 @@ class SegmentUploader:
         self._epoch = epoch
         self._encode = encode
         self._boot = boot_id()
+        self._unsettled = UnsettledFiles(folder, self._boot)
 
     def put_all(self, stop_at: float | None = None) -> int:
         """Put every complete file into the store and remove it; returns their number.
@@ -103,10 +103,11 @@ class SegmentUploader:
     def _put_files_of_the_dead(self) -> int:
         put = 0
         by_epoch: dict[int, list[SpoolPath]] = {}
-        for found in _files(self._folder, OPEN_SUFFIX):
-            if found.epoch < self._epoch:
-                by_epoch.setdefault(found.epoch, []).append(found)
-        for files in by_epoch.values():
+        for suffix in (OPEN_SUFFIX, HELD_SUFFIX):
+            for found in _files(self._folder, suffix):
+                if found.epoch < self._epoch:
+                    by_epoch.setdefault(found.epoch, []).extend([found] if suffix == OPEN_SUFFIX else [])
+        for epoch, files in by_epoch.items():
             if any(_is_locked(found.path) for found in files):
                 continue
             begun = []
@@ -115,10 +116,11 @@ class SegmentUploader:
                     begun.append(found)
                 else:
                     found.path.unlink(missing_ok=True)
-            for found in begun:
-                file = self._read(found.path)
-                if file is not None:
-                    put += self._put(file.opening, records_of(file, is_last=found is begun[-1]), found.path)
+            read = [(found.path, file) for found in begun if (file := self._read(found.path)) is not None]
+            held = self._unsettled.leave_of_the_dead(epoch, (each for _, file in read for each in file.records))
+            for path, file in read:
+                records = records_of(file, is_last=path == begun[-1].path, held=held)
+                put += self._put(file.opening, records, path)
         return put
 
     def _put(self, opening: Opening, records: list[LedgerRecord], path: Path) -> int:

@@ -10,15 +10,16 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from penstock.ledger.spool_format import Opening
+from penstock.ledger.spool_format import JobResult, Opening
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.ledger.spool_file import SEALED_SUFFIX, OpenSpoolFile, boot_id
+from regional_agent.ledger.spool_file import SEALED_SUFFIX, UNSETTLED_SUFFIX, OpenSpoolFile, boot_id
 
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Size of a file that is written: about 30,000 requests."""
@@ -69,13 +70,13 @@ class Spool:
             open_starts: returns an encoded start for each request in progress.
             size_bytes: size of a file.
         """
-        self._folder = folder
+        self.folder = folder
         self._agent = agent
         self._max_bytes = max_bytes
         self._open_starts = open_starts
         self._size_bytes = size_bytes
-        self._boot = boot_id()
-        self._number = 0
+        self.boot = boot_id()
+        self._numbers = count(1)
         self._file: OpenSpoolFile | None = None
         self._next: OpenSpoolFile | None = None
         self._retired: deque[OpenSpoolFile] = deque()
@@ -108,7 +109,7 @@ class Spool:
         """Make the first file and start the thread; blocks for a few milliseconds. Raises OSError."""
         if self._file is not None:
             return
-        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         file = self._new_file()
         for start in self._open_starts():
             file.append(start)
@@ -155,6 +156,18 @@ class Spool:
         if file is not None and not file.append(encoded) and not self.switch(encoded):
             self.lost_records += 1
 
+    def append_all(self, encoded: Sequence[bytes], size_bytes: int) -> bool:
+        """Append records to one file, whose content has a size with their lengths; False if none has the room."""
+        file = self._file
+        if file is not None and file.end + size_bytes >= self._size_bytes:
+            self.switch()
+            file = self._file
+        if file is None or file.end + size_bytes >= self._size_bytes:
+            return False
+        for each in encoded:
+            self.append(each)
+        return True
+
     def tick(self, now: float) -> None:
         """Use the next file if it is time (monotonic, s) or the file is half full. Called often."""
         file = self._file
@@ -180,10 +193,12 @@ class Spool:
         self._wake.set()
         return appended
 
+    def new_opening(self, result: JobResult | None = None) -> Opening:
+        """Return the first record of a further file, whose requests are paid for if the job store has `result`."""
+        return Opening(self._agent.region, self._agent.name, self._agent.epoch, next(self._numbers), result)
+
     def _new_file(self) -> OpenSpoolFile:
-        self._number += 1
-        opening = Opening(self._agent.region, self._agent.name, self._agent.epoch, self._number)
-        return OpenSpoolFile(self._folder, opening, self._size_bytes, self._boot)
+        return OpenSpoolFile(self.folder, self.new_opening(), self._size_bytes, self.boot)
 
     # the thread
 
@@ -199,7 +214,7 @@ class Spool:
                 if file is not None:
                     file.sync()
                 if time.monotonic() >= scan_at:
-                    self.use, scan_at = use_of(self._folder), time.monotonic() + SCAN_S
+                    self.use, scan_at = use_of(self.folder), time.monotonic() + SCAN_S
                 self._make_next()
                 self._report("")
             except OSError as error:
@@ -216,7 +231,7 @@ class Spool:
         if self._next is not None or self._file is None:
             return
         if self.use.total_bytes + self._size_bytes > self._max_bytes:
-            self.use = use_of(self._folder)
+            self.use = use_of(self.folder)
         if self.use.total_bytes + self._size_bytes > self._max_bytes:
             raise OSError(errno.ENOSPC, f"the spool has {self.use.total_bytes} bytes; ledger_spool_bytes is the limit")
         self._next = self._new_file()
@@ -228,7 +243,7 @@ class Spool:
             self._retired.popleft()
 
     def _report_error(self, error: OSError) -> None:
-        self._report(f"{error.strerror}: {error.filename or self._folder}")
+        self._report(f"{error.strerror}: {error.filename or self.folder}")
 
     def _report(self, problem: str) -> None:
         if problem and problem != self.problem:
@@ -245,7 +260,7 @@ def use_of(folder: Path) -> SpoolUse:
         except FileNotFoundError:
             continue
         total_bytes += found.st_blocks * 512
-        if path.suffix == SEALED_SUFFIX:
+        if path.suffix in (SEALED_SUFFIX, UNSETTLED_SUFFIX):
             sealed += 1
             oldest = found.st_mtime if oldest is None else min(oldest, found.st_mtime)
     return SpoolUse(total_bytes, sealed, oldest)

@@ -28,6 +28,15 @@ OPEN_SUFFIX: Final = ".open"
 SEALED_SUFFIX: Final = ".sealed"
 """Suffix of complete files."""
 
+DAMAGED_SUFFIX: Final = ".damaged"
+"""Suffix of files that cannot be read, which stay."""
+
+HELD_SUFFIX: Final = ".held"
+"""Suffix of files of records that this agent adds to its current file once the job store has their result."""
+
+UNSETTLED_SUFFIX: Final = ".unsettled"
+"""Suffix of such files of an agent that has died, or may not know whether its result counts: the job store decides."""
+
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """See random(4)."""
 

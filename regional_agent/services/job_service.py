@@ -47,7 +47,7 @@ class JobService(RoutedService):
         self._job_sender = sender
         self._deadline_at = deadline_at
         ledger = proxy.recorder.ledger
-        self.held_records = HeldRecords(_no_ledger) if ledger is None else ledger.hold()
+        self.held_records = HeldRecords(None) if ledger is None else ledger.hold()
         """The records of the job's requests whose results are not in the store."""
         self._tenants = config.tenants
         self._policy: Policy | None = None
@@ -122,7 +122,3 @@ class JobService(RoutedService):
             context.job_deadline_at = self._deadline_at
             context.held_records = self.held_records
         return context
-
-
-def _no_ledger(record: bytes) -> None:
-    """Drop a record."""

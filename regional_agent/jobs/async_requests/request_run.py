@@ -16,9 +16,10 @@ from penstock.jobs.job_records import Claim
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.response_progress import ResponseProgress
 from penstock.jobs.store_paths import JobPaths
+from penstock.ledger.spool_format import JobResult
 from regional_agent.jobs.internal_connection import InternalResponse, ResponsePart
-from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.job_deadline import JobDeadline
+from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.storage.batch_store import BatchStore
 
 RETRY_S: Final = 5.0
@@ -65,8 +66,8 @@ class RequestRun:
             StoreUnavailable: the body of the request cannot be read.
         """
         record = self.record
-        if self._is_stopped():
         self._is_expired = await self._deadline.has_passed()
+        if self._is_stopped():
             return await self._end(None)
         try:
             body = await self._jobs.storage.read(self.paths.body) if record.body_bytes else b""
@@ -115,8 +116,8 @@ class RequestRun:
     async def _renew(self, running: asyncio.Task[InternalResponse | str | None]) -> None:
         """Renew the claim, and end the request if it was cancelled or has expired."""
         try:
-            if await self._jobs.is_cancelled(self.paths):
             self._is_expired = await self._deadline.has_passed()
+            if await self._jobs.is_cancelled(self.paths):
                 self.cancel()
             else:
                 self.claim = replace(
@@ -139,28 +140,31 @@ class RequestRun:
         """Write the result and the end."""
         while True:
             try:
+                await self.held_records.save(
+                    JobResult(self._jobs.region, self.paths.tenant, self.paths.id, self.claim.number, 0)
+                )
                 end = await self._result(found)
                 assert end.state in TRANSITIONS[self._state]
                 if not await self._jobs.end(self.record, end):
                     return None
-                self.held_records.release_all()
+                self.held_records.release(0)
                 return end
             except StoreUnavailable as error:
                 log.warning("the result of a request was not written", job=self.record.id, error=str(error))
             await asyncio.sleep(RETRY_S)
 
     async def _result(self, found: InternalResponse | str | None) -> JobEnd:
-        now = time.time()
+        now, claim = time.time(), self.claim.number
         if found is None:
             cancelled = self._state is JobState.CANCELLING
-            return JobEnd(JobState.CANCELLED if cancelled else JobState.EXPIRED, now)
+            return JobEnd(JobState.CANCELLED if cancelled else JobState.EXPIRED, now, claim=claim)
         if isinstance(found, str):
-            return JobEnd(JobState.FAILED, now, error=found)
-        path = self.paths.result(self.claim.number)
+            return JobEnd(JobState.FAILED, now, error=found, claim=claim)
+        path = self.paths.result(claim)
         await self._jobs.storage.put(path, found.body)
         headers = tuple(
             (name.decode(), found.headers[name].decode("latin-1"))
             for name in KEPT_RESPONSE_HEADERS
             if name in found.headers
         )
-        return JobEnd(JobState.COMPLETED, now, found.status, headers, path, len(found.body))
+        return JobEnd(JobState.COMPLETED, now, found.status, headers, path, len(found.body), claim=claim)

@@ -24,6 +24,7 @@ from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord, result_file
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
+from penstock.ledger.spool_format import JobResult
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.job_deadline import JobDeadline
@@ -129,7 +130,7 @@ class BatchRun:
         if file is None:
             return await self._end(BatchState.FAILED, self._deleted())
         results = self._results = Results(
-            self._batches, self.paths, self.claim.number, file.lines, self._memory, self._on_written
+            self._batches, self.paths, self.claim.number, file.lines, self._memory, self._save_records
         )
         accepted = await self._load(results)
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
@@ -280,8 +281,10 @@ class BatchRun:
 
     # results and the claim
 
-    def _on_written(self, lines: list[int]) -> None:
-        self.held_records.release(request_id_of(self.record.id, line) for line in lines)
+    async def _save_records(self, segment: int, lines: list[int]) -> None:
+        tenant, batch = self.record.sender.tenant, self.record.id
+        result = JobResult(self._batches.region, tenant, batch, self.claim.number, segment)
+        await self.held_records.save(result, [request_id_of(batch, line) for line in lines])
 
     async def _keep(self, results: Results) -> None:
         """Write results and renew the claim until cancelled. Raises ClaimLost."""
@@ -305,10 +308,12 @@ class BatchRun:
             self._room.set()
 
     async def _check_claim(self) -> None:
-        """Check whether the claim is still the newest. Raises ClaimLost."""
+        """Check whether the claim is still the newest: what it wrote before then counts. Raises ClaimLost."""
+        written = 0 if self._results is None else self._results.last_written
         newest = await self._batches.newest_claim(self.paths)
         if newest is not None and newest.number != self.claim.number:
             raise ClaimLost
+        self.held_records.release(written)
 
     async def _renew(self) -> None:
         now, counts = time.time(), self.counts
@@ -319,10 +324,11 @@ class BatchRun:
 
     async def give_up(self) -> None:
         """Write what is left, and end the claim, so that another agent continues at once."""
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable, ClaimLost):
             if self._results is not None and self.claim.accepted is not None:
                 await self._results.write()
                 await self._results.write()
+                await self._check_claim()
             if time.time() < self._until:
                 await self._batches.renew(self.paths, replace(self.claim, until=0.0, counts=self.counts))
 
@@ -353,8 +359,11 @@ class BatchRun:
             None if output is None else output.id,
             None if error is None else error.id,
             errors,
+            self.claim.number,
         )
         if await self._batches.end(self.record, end):
+            if results is not None:
+                self.held_records.release(results.last_written)
             return end
         for file in files:
             if file is not None:

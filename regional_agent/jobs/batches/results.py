@@ -7,7 +7,7 @@ segments of earlier claims it has read, before it writes its own; no others of t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from penstock.jobs.batches.done_lines import DoneLines, ranges_of
@@ -20,6 +20,9 @@ from regional_agent.ledger.held_records import RECORD_BYTES
 FLUSH_BYTES: Final = 4 * 1024 * 1024
 """Size (bytes) of results from which a segment is written at once."""
 
+
+Saving = Callable[[int, list[int]], Awaitable[None]]
+"""Keeps the records of lines, by the number of their segment, which the store has not yet."""
 
 READ_AT_ONCE: Final = 8
 """Segments that are read at a time after another agent's claim: a batch of hours has thousands."""
@@ -45,16 +48,16 @@ class Results:
         claim: int,
         lines: int,
         memory: ResponseMemory,
-        on_written: Callable[[list[int]], None] = lambda lines: None,
+        saving: Saving,
     ) -> None:
         """Start without results, for a batch whose input has so many lines.
 
         Args:
             claim: number of the claim.
             memory: counts results until they are written.
-            on_written: receives the lines of each segment that is written.
+            saving: called before each write of a segment's record.
         """
-        self._on_written = on_written
+        self._saving = saving
         self._memory = memory
         self._held_bytes = 0
         """Size of all results that are not written."""
@@ -124,10 +127,10 @@ class Results:
             await self._part("output", pending.output),
             await self._part("errors", pending.errors),
         )
+        await self._saving(self._number, pending.lines)
         await self._batches.storage.put_record(self._paths.segment(self._claim, self._number, "json"), segment)
         self._pending = None
         self._count(segment)
-        self._on_written(pending.lines)
         texts = pending.output + pending.errors
         self._free(sum(map(len, texts)) + RECORD_BYTES * len(texts))
 
@@ -138,6 +141,11 @@ class Results:
     def _free(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
         self._memory.free(size_bytes)
+
+    @property
+    def last_written(self) -> int:
+        """Number of the last segment of this claim that is written; 0 without one."""
+        return self._number if self._pending is None else self._number - 1
 
     @property
     def is_written(self) -> bool:

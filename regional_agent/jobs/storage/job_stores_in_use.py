@@ -55,6 +55,12 @@ class JobStoresInUse:
             for region in sorted((store.covers or frozenset()) - {self.region})
         ]
 
+    def of_region(self, region: str) -> OpenStore | None:
+        """Return the store that has the jobs of a region, if this agent may run them."""
+        if region == self.region:
+            return self.opened()
+        return next((each for each in self.of_other_regions() if each.batches.region == region), None)
+
     def worked_on(self) -> list[OpenStore]:
         """Return the stores whose open jobs this agent runs: that of the region, and those of lost regions."""
         own = self.opened()

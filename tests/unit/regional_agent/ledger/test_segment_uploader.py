@@ -12,14 +12,18 @@ import pytest
 from adapters.object_store.folder_store import FolderStore
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.ledger.ledger_record import RecordKind
+from penstock.ledger.spool_format import JobResult, read_spool
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.ledger.held_files import HeldFiles, UnsettledFiles
 from regional_agent.ledger.segment_parquet import encode_segment
 from regional_agent.ledger.segment_uploader import SegmentUploader
 from regional_agent.ledger.spool import Spool
+from regional_agent.ledger.spool_file import boot_id
 from tests.support.wait import until
-from tests.unit.regional_agent.ledger.test_spool import SIZE, encoded, has_next
+from tests.unit.regional_agent.ledger.test_spool import SIZE, encoded, has_next, opened
 
 EPOCH = 5
+RESULT = JobResult("eu-de", "acme", "batch_1", 1, 1)
 
 
 def write(folder: Path, *records: bytes, epoch: int = EPOCH) -> None:
@@ -88,6 +92,74 @@ def test_open_files_of_a_dead_agent_are_put_with_the_requests_that_ran(tmp_path:
     rows = [row for rows in stored(store).values() for row in rows]
     assert rows == [(RecordKind.REQUEST, "r1"), (RecordKind.REQUEST, "r2"), (RecordKind.UNKNOWN_END, "running")]
     assert list(spool.iterdir()) == []
+
+
+@pytest.mark.parametrize("point", ["written", "half released", "released"])
+def test_what_a_dead_agent_held_for_a_job_is_left_to_the_job_store_unless_its_spool_has_it(
+    tmp_path: Path, point: str
+) -> None:
+    spool, store = tmp_path / "spool", tmp_path / "store"
+    child = os.fork()
+    if not child:
+        writing = Spool(spool, AgentInstance("eu-de", "eu-de-1", EPOCH), 1 << 30, list, size_bytes=SIZE)
+        writing.open()
+        writing.append(encoded(RecordKind.START, "r1"))
+        held = HeldFiles(writing)
+        (file,) = held.divide(RESULT, [encoded(RecordKind.REQUEST, "r1")])
+        held._write([file])
+        if point == "half released":
+            writing.append(file.records[0])
+        elif point == "released":
+            held.release(file)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    uploader(spool, store).put_all()
+    in_spool = [(RecordKind.REQUEST, "r1")]
+    assert [row for rows in stored(store).values() for row in rows] == ([] if point == "written" else in_spool)
+    unsettled = UnsettledFiles(spool, b"")
+    found = UnsettledFiles(spool, boot_id()).find()
+    assert [[each.request_id for each in file.records] for file in found] == (
+        {"written": [["r1"]], "half released": [[]], "released": []}[point]
+    )
+    for file in found:
+        assert file.opening.result == RESULT
+        unsettled.settle(file, counts=True)
+    # Twice, as after a death between the put and the removal.
+    copy = {path: path.read_bytes() for path in spool.iterdir()}
+    for _ in range(2):
+        for path, content in copy.items():
+            path.write_bytes(content)
+        uploader(spool, store).put_all()
+    assert [row for rows in stored(store).values() for row in rows] == in_spool
+    assert list(spool.iterdir()) == []
+
+
+def test_a_run_whose_result_does_not_count_is_overhead(tmp_path: Path) -> None:
+    with opened(tmp_path / "spool") as spool:
+        held = HeldFiles(spool)
+        (file,) = held.divide(RESULT, [encoded(RecordKind.REQUEST, "r1")])
+        held._write([file])
+        held.leave(file)
+        unsettled = UnsettledFiles(tmp_path / "spool", boot_id())
+        (found,) = unsettled.find()
+        unsettled.settle(found, counts=False)
+        (sealed,) = (tmp_path / "spool").glob("*.sealed")
+        (record,) = read_spool(sealed.read_bytes(), boot_id()).records
+        assert (record.request_id, record.outcome, record.is_overhead, record.price) == ("r1", "shutdown", True, 0.0)
+
+
+def test_what_the_spool_has_no_room_for_is_a_file_of_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path / "spool", max_bytes=SIZE) as spool:
+        held = HeldFiles(spool)
+        files = held.divide(RESULT, [encoded(RecordKind.REQUEST, "r1")] * 50_000)
+        assert len(files) > 1
+        held._write(files)
+        for file in files:
+            held.release(file)
+        assert spool.lost_records == 0
+        sealed = [read_spool(path.read_bytes(), boot_id()) for path in (tmp_path / "spool").glob("*.sealed")]
+        assert sum(len(file.records) for file in sealed) == 50_000
+        assert not list((tmp_path / "spool").glob("*.held"))
 
 
 async def test_files_of_living_agents_are_left_alone(tmp_path: Path) -> None:
