@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from math import isfinite
 from typing import Any, Final
 
 from penstock.health.health_check import HealthCheckOptions
@@ -51,7 +50,8 @@ def _path(value: Any) -> str:
 def _time(minimum: float, maximum: float) -> Callable[[Any], float]:
 
     def check(value: Any) -> float:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        # A comparison, since `isfinite` fails for integers that are no float.
         if not number or not minimum <= value <= maximum:
             raise InvalidField(f"not a time from {minimum:g} to {maximum:g}; write the number of seconds")
         return float(value)

@@ -31,6 +31,7 @@ WORDS = (
         b'"zone":"a"',
     ),
     *(b'"engine":"vllm"', b'"version":"', b'"health":"/health"', b'"metrics_port":', b'"accelerator":"h100"'),
+    *(b"1" + b"0" * 320, b'"health":{"interval_s":'),
     *(b"https://", b"[::1]", b"169.254.169.254", b"[::ffff:169.254.169.254]", b"%25", b"@", b"1e999", b"true", b"\xff"),
 )
 

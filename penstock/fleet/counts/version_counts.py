@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 import msgspec
 
 from penstock.fleet.counts.request_counts import MAX_COUNT, RequestCounts
@@ -90,12 +88,7 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
         squares = 0.0 <= self.answer_tokens2 <= float(MAX_COUNT) ** 2
         scores = 0 <= self.scored <= MAX_COUNT and 0 <= self.unscored <= MAX_COUNT
         scores = scores and abs(self.score) <= self.scored and 0.0 <= self.score2 <= self.scored
-        return (
-            scores
-            and squares
-            and self.requests.are_valid
-            and all(isfinite(count) and 0 <= count <= MAX_COUNT for count in counts)
-        )
+        return scores and squares and self.requests.are_valid and all(0 <= count <= MAX_COUNT for count in counts)
 
 
 class VersionReport(msgspec.Struct, frozen=True, array_like=True):

@@ -212,7 +212,7 @@ def _share(value: Any, what: str, problems: list[str]) -> float:
         return 0.0
     try:
         share = 0.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         share = 0.0
     if not 0.0 < share <= 1.0:
         problems.append(f"{what} is not a number above 0 and up to 1")

@@ -69,6 +69,10 @@ def test_what_is_invalid_is_a_problem_and_no_fact() -> None:
         facts = listed_model("chat", "/models/llama", impossible)
         assert facts.served == (ServedModel("chat", "/models/llama", 0),)
         assert len(facts.problems) == 1, impossible
+    for share in (b"1" + b"0" * 400, b"-0.5", b'"nan"', b"[]"):
+        sglang = read_facts(FactsPage.SGLANG_SERVER, b'{"mem_fraction_static": %b}' % share, NAMES)
+        assert sglang.served[0].memory_share == 0.0
+        assert sglang.problems == ("mem_fraction_static is not a number above 0 and up to 1",)
     assert read_facts(FactsPage.TGI_INFO, b"<html>", NAMES).problems == ("/info is not JSON",)
     assert read(FactsPage.TGI_INFO, []).problems == ("/info is not an object",)
 

@@ -33,6 +33,7 @@ def test_a_mapping_sets_single_options() -> None:
         ({"interval_s": 0}, "interval_s: not a time"),
         ({"interval_s": True}, "interval_s: not a time"),
         ({"timeout_s": float("nan")}, "timeout_s: not a time"),
+        ({"timeout_s": 10**400}, "timeout_s: not a time"),
         ({"timeout_s": "1"}, "timeout_s: not a time"),
         ({"busy_s": -1}, "busy_s: not a time"),
         ({"healthy_threshold": 0}, "healthy_threshold: not a whole number"),
