@@ -29,6 +29,12 @@ MAX_NAMES = 1_000
 MAX_REQUEST_S = 86_400.0
 """Longest request that counts in the concurrency."""
 
+MAX_MS = 1e12
+"""Largest valid time (ms), and largest work (s)."""
+
+MAX_TOKENS = 10**12
+"""Largest valid number of tokens of one request."""
+
 MAX_TIME = 4e9
 """Unix time (s), of the year 2096, before which requests have to end; later ones are errors of the logs."""
 
@@ -42,6 +48,10 @@ class TooMuch(Exception):
     """The logs cover more time and pools than a profile can hold."""
 
 
+_Time = Annotated[float, msgspec.Meta(ge=-MAX_MS, le=MAX_MS)]
+_Tokens = Annotated[int, msgspec.Meta(ge=-MAX_TOKENS, le=MAX_TOKENS)]
+
+
 class LoggedRequest(msgspec.Struct, frozen=True):
     """The fields of a line of an access log that a profile uses."""
 
@@ -52,13 +62,13 @@ class LoggedRequest(msgspec.Struct, frozen=True):
     kind: str
     server: str
     outcome: str
-    total_ms: float
-    ttft_ms: float | None = None
-    queue_ms: float | None = None
-    work_s: float = 0.0
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int = 0
+    total_ms: _Time
+    ttft_ms: _Time | None = None
+    queue_ms: _Time | None = None
+    work_s: _Time = 0.0
+    input_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    cached_tokens: _Tokens = 0
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -167,7 +177,7 @@ class LogProfiler:
         for name, value in values.items():
             if value is not None and value >= 0.0:
                 self._values.setdefault(name, _Buckets()).add(value)
-        queued_s = (request.queue_ms or 0.0) / 1000
+        queued_s = max(0.0, (request.queue_ms or 0.0) / 1000)
         model = request.model if request.model in self._models else OTHER
         prompt = max(0, request.input_tokens or 0)
         self._prompts[model] += prompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from control_plane.cli.main import app
@@ -31,16 +32,27 @@ def test_lines_of_several_logs_are_added_up(tmp_path: Path) -> None:
     assert "50.0%" in table.stdout
 
 
+@pytest.mark.parametrize("queue_ms", [-1e12, -1.0, 1e12])
+def test_an_impossible_wait_occupies_no_slot_before_the_request_arrives(tmp_path: Path, queue_ms: float) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(line(queue_ms=queue_ms))
+    done = CliRunner().invoke(app, ["profile", str(log), "-o", "json"])
+    (pool,) = json.loads(done.stdout)["pools"]
+    assert pool["mean"] <= 2.0 / 60.0
+
+
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     missing, empty, broken = tmp_path / "missing", tmp_path / "empty", tmp_path / "broken.gz"
-    damaged, future = tmp_path / "damaged.gz", tmp_path / "future"
+    damaged, future, impossible = tmp_path / "damaged.gz", tmp_path / "future", tmp_path / "impossible"
     empty.write_text("")
     broken.write_text("not packed")
     packed = bytearray(gzipped(line().encode()))
     packed[10] = 0xFF
     damaged.write_bytes(packed)
     future.write_text(line(at=1e18) + line(at=1e300) + line(at=-1e12))
+    impossible.write_text(line(queue_ms=-1e300) + line(work_s=1.79e308) + line(input_tokens=10**400))
     for path, problem in (
+        (impossible, "3 lines are no records"),
         (missing, "No such file"),
         (empty, "no request of a client"),
         (broken, "Not a gzipped file"),
