@@ -95,7 +95,8 @@ def read_fleet(file: Path) -> list[Capacity]:
 
     def sane(row: Capacity) -> bool:
         per_endpoint = row.slots_per_endpoint is None or 1.0 <= row.slots_per_endpoint <= MAX_SLOTS
-        return 0 <= row.slots <= MAX_SLOTS and 0.001 <= row.service_s <= 86_400 and per_endpoint
+        are_counts = 0 <= row.slots <= MAX_SLOTS and 0 <= row.burst_slots <= MAX_SLOTS
+        return are_counts and 0.001 <= row.service_s <= 86_400 and per_endpoint
 
     return _rows(file, Capacity, sane, again)
 

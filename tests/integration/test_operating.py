@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -190,6 +191,17 @@ async def test_status_and_lists_of_a_fleet(penstock: Shell, tmp_path: Path) -> N
     growth = msgspec.json.decode(grown.out, type=WhatIfResponse)
     assert growth.after.requests_per_s > growth.before.requests_per_s
     assert "write xFACTOR[,model=MODEL][,origin=REGION]" in (await penstock("what-if", "--demand", "x2,nodel=m")).err
+
+    fleet, demand = tmp_path / "fleet.csv", tmp_path / "demand.csv"
+    shutil.copytree(tmp_path / "policies", tmp_path / "priced")
+    regions = tmp_path / "priced" / "regions.yaml"
+    price = f"name: eu-de\nburst: [{{models: [{MODEL}], cost_per_second: 0.001}}]\n"
+    regions.write_text(regions.read_text().replace("name: eu-de\n", price, 1))
+    fleet.write_text(f"region,model,slots,service_s,burst_slots\neu-de,{MODEL},1,1,50\n")
+    demand.write_text(f"origin,tenant,country,model,requests_per_s\neu-de,open,DE,{MODEL},10\n")
+    given = ("--policy", str(regions.parent), "--fleet", str(fleet), "--demand", str(demand), "-o", "json")
+    burst = msgspec.json.decode((await penstock("what-if", *given)).out, type=WhatIfResponse)
+    assert (burst.before.burst_per_s, burst.after.burst_per_s > 0.0) == (0.0, True)
 
     mistyped = await penstock("explain", "--origin", "us-est", "--model", MODEL, "--tenant", "personal")
     assert mistyped.code == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -23,6 +23,9 @@ from control_plane.cli.error_output import EXIT_USAGE, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
 from control_plane.cli.views.simulation_view import live_view
 from control_plane.policy.bundle_errors import PolicyRefused
+
+if TYPE_CHECKING:
+    from penstock.what_if.demand_outcomes import Capacity
 
 TIMEOUT_S = 60.0
 """Time limit (s) of an evaluation by a control plane."""
@@ -73,8 +76,8 @@ def what_if(
                 "lost_before": already_lost or [],
                 "lift": lift or [],
             }
+            # Control planes of earlier releases refuse fields that they do not know, so these are omitted where empty.
             if growth:
-                # Omitted without growth, since control planes of earlier releases refuse the field.
                 change["growth"] = growth
             if asked is not None:
                 change["demand"] = [
@@ -82,8 +85,7 @@ def what_if(
                     for group in asked
                 ]
             if capacity is not None:
-                fields = ("region", "model", "slots", "service_s", "slots_per_endpoint")
-                change["fleet"] = [{field: getattr(pool, field) for field in fields} for pool in capacity]
+                change["fleet"] = [_row(pool) for pool in capacity]
             answer = api.request("POST", "/v1/what-if", body=change)
             found = answer.decoded(WhatIfResponse)
     if output is Output.JSON:
@@ -92,3 +94,9 @@ def what_if(
         print_view(live_view(found))
     if found.rejections:
         raise typer.Exit(1)
+
+
+def _row(pool: Capacity) -> dict[str, Any]:
+    fields = ("region", "model", "slots", "service_s", "slots_per_endpoint")
+    row = {field: getattr(pool, field) for field in fields}
+    return row | {"burst_slots": pool.burst_slots} if pool.burst_slots else row
