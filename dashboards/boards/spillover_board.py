@@ -86,7 +86,7 @@ SPILLOVER = Board(
                     Prose(
                         "Which pools does each region depend on?",
                         "Requests per second from the clients of each region (left) to the pools that answer them.",
-                        "A pool that many regions depend on is the loss that costs most: `penstock what-if --lose`. An"
+                        "A pool that many regions depend on is the loss that costs most: `penstock what-if --lost`. An"
                         " edge to a far pool beside an idle near one: see `penstock explain`.",
                     ),
                     f"{_node('site')} or {_POOLS}",
