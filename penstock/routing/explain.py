@@ -119,6 +119,8 @@ class ConsideredRegion(msgspec.Struct, frozen=True):
     skew: str = ""
     """How the revision of the model in the region differs from that of other regions; empty if it does not, and at
     agents, which do not know."""
+    uses_burst: bool = False
+    """Whether a burst endpoint of the region would serve the request, since no region has a slot for it."""
 
 
 class ApplicableRule(msgspec.Struct, frozen=True):

@@ -32,6 +32,9 @@ MAX_CREDIT_TTL_S = 60.0
 MAX_SLOTS = 10_000_000
 """Maximum number of slots of a region in a response."""
 
+NO_BURST = (0, 0.0)
+"""What a region without burst endpoints for a model offers."""
+
 
 class ProbeRequest(msgspec.Struct, frozen=True):
     """A probe request from an agent of one region to an agent of another."""
@@ -92,6 +95,16 @@ class ProbeResponse(msgspec.Struct, frozen=True):
     """Digest of the agent's sketch of prompt beginnings for the requesting region; 0 for none."""
     prefixes: bytes = b""
     """The sketch, if its digest is not that of the request."""
+    burst_only: dict[str, tuple[int, float]] = {}
+    """`burst_room` and `burst_start_s` of the models of which the region has burst endpoints alone; they are not in
+    `models`, which are those of endpoints that may become ready. Earlier releases state none."""
+
+    def burst_of(self, model: str) -> tuple[int, float]:
+        """Return how many requests burst endpoints can serve, and the expected time (s) until a server of them runs."""
+        readiness = self.models.get(model)
+        if readiness is None:
+            return self.burst_only.get(model, NO_BURST)
+        return readiness.burst_room, readiness.burst_start_s
 
 
 _questions = msgspec.json.Decoder(ProbeRequest)
@@ -140,14 +153,15 @@ def _is_possible(answer: ProbeResponse) -> bool:
         digest_of(answer.prefixes) != answer.prefix_digest or decode_sketch(answer.prefixes) is None
     ):
         return False
+    offers = [answer.burst_of(model) for model in (*answer.models, *answer.burst_only)]
+    if not all(0 <= room <= MAX_SLOTS and 0.0 <= start_s <= MAX_EXPECTED_WAIT_S for room, start_s in offers):
+        return False
     return 0.0 <= answer.credit_ttl_s <= MAX_CREDIT_TTL_S and all(
         0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.credits <= MAX_WANTED
         and 0 <= readiness.batch_credits <= MAX_WANTED
         and 0 <= readiness.slots <= MAX_SLOTS
         and 0 <= readiness.in_use <= MAX_SLOTS
-        and 0 <= readiness.burst_room <= MAX_SLOTS
-        and 0.0 <= readiness.burst_start_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.context_tokens <= MAX_CONTEXT_TOKENS
         for readiness in answer.models.values()
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from random import Random
 from typing import Final
@@ -139,6 +140,11 @@ class EndpointSet:
     def burst_pool(self, model: str) -> EndpointPool:
         """Return the burst endpoints of a model, which are in no other pool."""
         return self._pools.burst.get(model, _EMPTY)
+
+    @property
+    def burst_models(self) -> AbstractSet[str]:
+        """The models with burst endpoints."""
+        return self._pools.burst.keys()
 
     def is_any_burst_ready(self) -> bool:
         """Whether a burst endpoint may receive requests."""

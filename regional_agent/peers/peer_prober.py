@@ -299,7 +299,8 @@ class PeerProber:
         if serves and not current.can_serve:
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
-        if any(model.credits or model.batch_credits or model.burst_room for model in answer.models.values()):
+        rooms = (model.credits or model.batch_credits or model.burst_room for model in answer.models.values())
+        if answer.burst_only or any(rooms):
             self._credits.on_granted()
 
     async def _answer(

@@ -240,7 +240,14 @@ class PeerRegion:
         contexts: list[int] = []
         burst_room, burst_start_s = 0, 0.0
         for agent in self.agents.values():
-            readiness = agent.answer.models.get(model) if agent.answer is not None else None
+            if agent.answer is None:
+                continue
+            room, start_s = agent.answer.burst_of(model)
+            room -= agent.burst_sent.get(model, 0)
+            # Each agent of a region knows all requests at its burst endpoints.
+            if room > burst_room:
+                burst_room, burst_start_s = room, start_s
+            readiness = agent.answer.models.get(model)
             if readiness is None:
                 continue
             if readiness.ready:
@@ -251,10 +258,6 @@ class PeerRegion:
                 if readiness.slots and readiness.in_use >= in_use:
                     slots, in_use = readiness.slots, readiness.in_use
                 sent += agent.batch_sent.get(model, 0)
-            room = readiness.burst_room - agent.burst_sent.get(model, 0)
-            # Each agent of a region knows all requests at its burst endpoints.
-            if room > burst_room:
-                burst_room, burst_start_s = room, readiness.burst_start_s
             available = agent.held_credits.available(self.name, model, now)
             if available > 0:
                 credits += available
@@ -267,8 +270,12 @@ class PeerRegion:
             self._contexts[model] = 0 if 0 in contexts else max(contexts)
         if self.health.state is RegionState.RECOVERING:
             until = min(until, now + RAMP_STEP_S)
+        state = self.health.state
+        if burst_room and state is RegionState.UNKNOWN:
+            # Probes count as successful only if a model is ready, so that a region without endpoints has no health.
+            state = RegionState.HEALTHY
         view = RegionView(
-            self.health.state,
+            state,
             ready=bool(waits),
             weight=self.health.weight(now, failover),
             expected_wait_s=min(waits, default=0.0),

@@ -11,7 +11,7 @@ from penstock.routing.prefixes.hot_prefixes import HotPrefixes
 from penstock.routing.prefixes.prefix_sketch import digest_of
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
-from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, ModelReadiness, ProbeRequest, ProbeResponse
+from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, NO_BURST, ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
@@ -99,7 +99,8 @@ class ProbeResponder:
         sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes is True else b""
         digest = digest_of(sketch)
         news = sketch if digest != request.prefix_digest else b""
-        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s, accepts, digest, news)
+        ttl_s, burst_only = policy.spillover.credit_ttl_s, self._burst_only(policy)
+        answer = ProbeResponse(self._region, self._agent, models, ttl_s, accepts, digest, news, burst_only)
         return 200, probe.seal_response(answer, request, session)
 
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
@@ -111,9 +112,6 @@ class ProbeResponder:
         pool = self._endpoints.pool(model)
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
-        plan = self._config.plan
-        is_closed = plan is not None and self._region in plan.closed_for(model)
-        burst_room, burst_start_s = (0, 0.0) if is_closed else self.burst_offer(model, policy)
         in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
         return ModelReadiness(
             pool.ready > 0,
@@ -124,6 +122,20 @@ class ProbeResponder:
             min(MAX_SLOTS, pool.slots),
             in_use,
             pool.extends_text,
-            min(MAX_SLOTS, burst_room),
-            min(MAX_EXPECTED_WAIT_S, burst_start_s),
+            *self._burst(model, policy),
         )
+
+    def _burst_only(self, policy: Policy) -> dict[str, tuple[int, float]]:
+        """Return what burst endpoints offer for the models that no other endpoint of the region is configured for."""
+        if self.shutting_down:
+            return {}
+        models = (self._endpoints.burst_models - self._endpoints.pools.keys()) & policy.models.keys()
+        offers = {model: self._burst(model, policy) for model in models}
+        return {model: offer for model, offer in offers.items() if offer != NO_BURST}
+
+    def _burst(self, model: str, policy: Policy) -> tuple[int, float]:
+        plan = self._config.plan
+        if plan is not None and self._region in plan.closed_for(model):
+            return NO_BURST
+        room, start_s = self.burst_offer(model, policy)
+        return (min(MAX_SLOTS, room), min(MAX_EXPECTED_WAIT_S, start_s)) if room else NO_BURST

@@ -21,6 +21,7 @@ from penstock.pools.burst import (
     why_not,
 )
 from penstock.pools.context_lengths import NO_ENDPOINTS
+from penstock.routing.explain_burst import CLOSED, LACKS_ROOM, BurstFacts
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.requests.request_context import RequestContext
@@ -35,9 +36,6 @@ shorter than it may wait for the credit at all."""
 
 MAX_SERVERS: Final = 1_000
 """Number of endpoints whose state is kept; names may come and go with registrations."""
-
-_LACKS_ROOM: Final = (Reason.SATURATED, Reason.NONE_READY)
-_CLOSED: Final = (Reason.REGION_DRAINING, Reason.SPILLOVER_LIMIT)
 
 
 class BurstTargets:
@@ -57,9 +55,9 @@ class BurstTargets:
 
     def may_serve(self, model: str, refusal: Refusal) -> bool:
         """Whether the region has a burst endpoint for a request, and what refuses it is a lack of room."""
-        if refusal.reason not in _LACKS_ROOM or not self._local.endpoints.burst_pool(model).ready:
+        if refusal.reason not in LACKS_ROOM or not self._local.endpoints.burst_pool(model).ready:
             return False
-        return not any(each.what == self._local.region and each.reason in _CLOSED for each in refusal.rejected)
+        return not any(each.what == self._local.region and each.reason in CLOSED for each in refusal.rejected)
 
     def place(self, context: RequestContext, now: float, *, in_turn: bool, idle_elsewhere: bool) -> LocalAttempt | None:
         """Reserve a burst endpoint for a request that it may serve; None if it is to wait or to be refused.
@@ -90,7 +88,7 @@ class BurstTargets:
 
     def may_serve_elsewhere(self, context: RequestContext, refusal: Refusal) -> bool:
         """Whether a burst endpoint of another region may serve a request that has no target, by the policy's prices."""
-        if refusal.reason not in _LACKS_ROOM or context.route_context is not None or context.is_batch:
+        if refusal.reason not in LACKS_ROOM or context.route_context is not None or context.is_batch:
             return False
         if context.extends_text or context.left_region:
             return False
@@ -117,14 +115,22 @@ class BurstTargets:
         otherwise = Otherwise(0, inf, context.deadline_at - now)
         return self._local.has_another(context, tried) or self._choose(context, tried, otherwise, now) is not None
 
+    def known(self, policy: Policy, model: Model, now: float, *, is_full: bool) -> BurstFacts:
+        """Return what decides whether burst endpoints serve a request that would not wait for its turn; for the
+        explanation. With `is_full`, no slot of the region's own endpoints is free."""
+        name, otherwise = model.name, self._expected(model, is_full=is_full)
+        terms, here = self._terms(policy, name), self._local.endpoints.burst_pool(name).endpoints
+        starts = [self._start(each, name, terms, now) for each in here if each.view.takes_more]
+        is_served = any(why_not(policy, terms, otherwise, start) is None for start in starts)
+        return BurstFacts(otherwise, self.service_s(name), is_served)
+
     def consider(self, policy: Policy, model: Model, now: float) -> tuple[ConsideredEndpoint, ...]:
         """Return the burst endpoints of a model, with the reason against each for a request that would not wait for its
         turn. Changes no state."""
-        found = []
+        found, otherwise = [], self._expected(model, is_full=False)
         for endpoint in self._local.endpoints.burst_pool(model.name).endpoints:
             terms, view = self._terms(policy, model.name), endpoint.view
             start = self._start(endpoint, model.name, terms, now)
-            otherwise = Otherwise(self._free(model.name), self._local.queue.wait_s(model.name), inf)
             verdict = why_not(policy, terms, otherwise, start)
             if not view.takes_more:
                 reason, detail = view.unready_reason if not view.ready else Reason.ENDPOINT_FULL, view.detail
@@ -201,6 +207,14 @@ class BurstTargets:
         if own_s > min(context.received_at + context.max_wait_s - now, left_s) and not context.is_batch:
             wait_s = inf
         return Otherwise(self._free(model, excluded), wait_s, left_s)
+
+    def _expected(self, model: Model, *, is_full: bool) -> Otherwise:
+        """Return what becomes of a mean request that would not wait for its turn, without burst endpoints."""
+        pool, wait_s = self._local.endpoints.pool(model.name), self._local.queue.wait_s(model.name)
+        if is_full and pool.slots:
+            wait_s = max(wait_s, pool.service_s / pool.slots)
+        free = 0 if is_full else self._free(model.name)
+        return Otherwise(free, wait_s if wait_s <= model.max_wait_s else inf, inf)
 
     def _free(self, model: str, excluded: frozenset[str] = NO_ENDPOINTS) -> int:
         return free_slots(view for view in self._local.endpoints.pool(model).views if view.name not in excluded)

@@ -20,6 +20,7 @@ from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import session_key
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key, tenant_of
+from penstock.routing.explain_burst import with_burst
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.config.active_config import ActiveConfig
@@ -100,7 +101,11 @@ class ExplainService:
         preempts = policy.preempts_batch(query.model)
         idle = router.queue.idle_slots(query.model, query.max_use, preempts=preempts)
         views[router.region] = msgspec.structs.replace(views[router.region], batch_room=idle)
-        explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
+        plan = self._config.plan
+        explanation = explain(policy, plan, query, views, Random(), endpoints)
+        if model is not None and explanation.query.model == model.name:
+            known = router.burst.known(policy, model, now, is_full=overflow)
+            explanation = with_burst(policy, plan, explanation, views, known)
         return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))
 
     def _created(self, key_digest: str) -> TenantRecord | None:

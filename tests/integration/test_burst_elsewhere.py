@@ -12,10 +12,14 @@ from msgspec.structs import replace
 
 from penstock.health.region_health import RegionState
 from penstock.ledger.ledger_record import RecordKind
+from penstock.planning.plan import ArcReason
 from penstock.policy.geography import Location
+from penstock.routing.explain import ConsideredRegion, RegionVerdict
+from penstock.routing.region_selection import RegionChoice
+from regional_agent.routing.explain_service import ExplainService
 from tests.integration.test_burst_endpoints import PRICE, full_region, use_price
 from tests.integration.test_ledger_records import ledger_in, records_in
-from tests.support.agents import Agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, ask, limit_queue
 from tests.support.planet import MODEL
 from tests.support.serverless import ServerlessEndpoint
@@ -49,6 +53,58 @@ async def test_overflow_that_no_slot_is_free_for_uses_the_burst_endpoint_of_anot
         assert (origin.counted(), server.router.burst.requests) == ({"ok": 1.0}, {MODEL: 1})
     (served,) = [each for each in records_in(tmp_path) if each.kind == RecordKind.SERVED]
     assert served.burst_cost > 0.0
+
+
+async def test_a_region_without_an_endpoint_of_its_own_serves_the_overflow_of_another(tmp_path: Path) -> None:
+    async with (
+        ServerlessEndpoint() as burst,
+        running_agent(tmp_path / "server", (), region="eu-es", burst=[{"url": burst.url, "slots": 4}]) as server,
+        full_region(tmp_path / "origin", (), None, peers={"eu-es": server.peer}) as (origin, _, _),
+    ):
+        for agent in (origin, server):
+            use_price(agent, PRICE, "eu-es")
+        origin.peers.burst_room["eu-es"], _ = server.router.burst.offer(MODEL, server.config.policy)
+        assert (await ask(origin)).headers["x-penstock-region"] == "eu-es"
+        assert (burst.targets, server.router.burst.requests) == (["/v1/chat/completions"], {MODEL: 1})
+
+
+def decided(agent: Agent, query: str = "") -> tuple[RegionChoice | None, dict[str, ConsideredRegion]]:
+    """The choice that an agent explains, and each region."""
+    service = ExplainService(agent.router, agent.config, agent.locator)
+    found = service.explain(f"/explain?model={MODEL}&tenant=open{query}".encode(), 0.0)
+    return found.chosen, {each.region: each for each in found.regions}
+
+
+async def test_the_burst_endpoint_that_serves_is_explained_here_and_elsewhere(tmp_path: Path) -> None:
+    async with ServerlessEndpoint() as burst, two_full_regions(tmp_path, [burst]) as (origin, server, release):
+        chosen, regions = decided(origin)
+        assert chosen is not None
+        assert (chosen.region, chosen.why, chosen.uses_burst) == ("eu-es", ArcReason.SPILLOVER, True)
+        assert regions["eu-es"].verdict is RegionVerdict.SERVES
+        assert regions["eu-es"].uses_burst
+        assert regions["eu-es"].view is not None
+        assert regions["eu-es"].view.burst_room == 4
+        assert regions["eu-de"].verdict is RegionVerdict.SPARE
+        chosen, _ = decided(server)
+        assert chosen is not None
+        assert (chosen.region, chosen.why, chosen.uses_burst) == ("eu-es", ArcReason.HOME, True)
+        use_price(origin, replace(PRICE, cost_per_second=1e9), "eu-es")
+        chosen, _ = decided(origin)
+        assert chosen is not None
+        assert (chosen.region, chosen.uses_burst) == ("eu-de", False), "it waits"
+        use_price(origin, PRICE, "eu-es")
+        personal, _ = decided(origin, "&overflow=true")
+        assert personal is not None
+        assert personal.uses_burst
+        release.set()
+        await until(lambda: server.held() == 0)
+        chosen, _ = decided(server)
+        assert chosen is not None
+        assert not chosen.uses_burst, "a slot is free"
+        chosen, _ = decided(server, "&overflow=true")
+        assert chosen is not None
+        assert chosen.uses_burst
+        assert burst.connections == 0, "an explanation reaches no server"
 
 
 async def test_a_slot_that_became_free_there_precedes_its_burst_endpoint(tmp_path: Path) -> None:

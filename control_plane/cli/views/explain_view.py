@@ -27,6 +27,8 @@ _COLOURS = {
     RegionVerdict.UNCONSIDERED: "dim",
 }
 
+_BY_BURST = ", by a burst endpoint"
+
 
 def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> RenderableType:
     """Return the request, the rules, every region, and the decision.
@@ -159,6 +161,9 @@ def _state(view: RegionView | None) -> str:
         parts.append(f"wait {view.expected_wait_s:.2f} s")
     if view.credits:
         parts.append(f"{view.credits} credits")
+    if view.burst_room:
+        starts = f"a start of {view.burst_start_s:.0f} s" if view.burst_start_s else "no start"
+        parts.append(f"burst endpoints for {view.burst_room} after {starts}")
     return ", ".join(parts)
 
 
@@ -167,7 +172,8 @@ def _because(region: ConsideredRegion) -> str:
     if region.why is not None:
         detail = f": {region.arc.detail}" if region.arc is not None and region.arc.detail else ""
         credit = "batch credit" if region.why is ArcReason.BATCH else "spill credit"
-        lines.append(region.why.value + detail + (f", on a {credit}" if region.spends_credit else ""))
+        uses = f", on a {credit}" if region.spends_credit else _BY_BURST if region.uses_burst else ""
+        lines.append(region.why.value + detail + uses)
     elif region.verdict is RegionVerdict.SPARE:
         lines.append("could serve; nothing is sent there")
     if region.closed:
@@ -216,7 +222,9 @@ def _queue(queue: QueueExplanation) -> list[RenderableType]:
 
 def _outcome(explanation: Explanation) -> Text:
     if explanation.chosen is not None:
-        return Text(f"→ {explanation.chosen.region} ({explanation.chosen.why.value})", "bold green")
+        chosen = explanation.chosen
+        how = _BY_BURST if chosen.uses_burst else ""
+        return Text(f"→ {chosen.region} ({chosen.why.value}{how})", "bold green")
     if explanation.refusal is not None:
         return refusal_text(explanation.refusal)
     return Text("→ nothing", "bold red")

@@ -14,9 +14,11 @@ from rich.console import Console
 from control_plane.cli.views.explain_view import explanation_view
 from penstock.admission.model_queue import NextReason
 from penstock.admission.queue_explanation import QueuedTenant, QueueExplanation
+from penstock.planning.plan import ArcReason
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.explain import ExplainQuery, explain
 from penstock.routing.reasons import Reason
+from penstock.routing.region_selection import RegionChoice
 from tests.support import planet
 from tests.support.paths import PLANET
 from tests.support.reports import MODEL
@@ -62,6 +64,19 @@ def test_the_queue_of_an_agent_is_shown_with_the_reason_of_its_next_request() ->
     assert words == ["acme", "2", "3", "75", "4.5", "s", "3", "1.2", "s", "9.0", "s"]
     assert "batch" in shown.getvalue()
     assert f"next       {NextReason.SHARE}" in shown.getvalue()
+
+
+def test_a_burst_endpoint_that_serves_is_shown_with_the_room_of_its_region() -> None:
+    view = msgspec.structs.replace(planet.healthy("eu-es")["eu-es"], ready=False, burst_room=4, burst_start_s=30.0)
+    found = explain(planet.policy(), None, ExplainQuery("eu-de", planet.MODEL, "open"), {"eu-es": view}, Random(1))
+    chosen = RegionChoice("eu-es", ArcReason.SPILLOVER, spends_credit=False, uses_burst=True)
+    regions = [each for each in found.regions if each.region == "eu-es"]
+    marked = (msgspec.structs.replace(regions[0], why=ArcReason.SPILLOVER, uses_burst=True),)
+    shown = StringIO()
+    of_burst = msgspec.structs.replace(found, chosen=chosen, refusal=None, regions=marked)
+    Console(file=shown, width=240).print(explanation_view(of_burst))
+    assert "burst endpoints for 4 after a start of 30 s" in shown.getvalue()
+    assert shown.getvalue().count("spillover, by a burst endpoint") == 2
 
 
 def test_a_batch_request_is_explained_by_the_prices_and_idle_slots(penstock: Any) -> None:

@@ -79,9 +79,11 @@ def test_an_answer_arrives_whole() -> None:
         seal_response(
             msgspec.structs.replace(ANSWER, prefixes=b"xyz", prefix_digest=digest_of(b"xyz")), QUESTION, TO_SENDER
         ),
+        seal_response(msgspec.structs.replace(ANSWER, burst_only={"n": (-1, 0.0)}), QUESTION, TO_SENDER),
+        seal_response(msgspec.structs.replace(ANSWER, burst_only={"n": (1, 1e9)}), QUESTION, TO_SENDER),
         b"",
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_spoofed_replayed_and_changed_answers_are_not_believed(body: bytes) -> None:
     with pytest.raises(BadSignature):

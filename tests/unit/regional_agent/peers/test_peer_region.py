@@ -48,6 +48,32 @@ def test_reports_that_it_failed_and_that_it_is_back() -> None:
     assert states == [RegionState.FAILED, RegionState.RECOVERING]
 
 
+def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(region: PeerRegion) -> None:
+    said = ProbeResponse("there", "a", {}, 0.75, accepts_clients=True, burst_only={"m": (2, 30.0)})
+    region.answered(ONE, said, 0.02, 0.0)
+    view = region.view("m", 0.0, FAILOVER)
+    assert (view.state, view.ready, view.credits) == (RegionState.HEALTHY, False, 0)
+    assert (view.burst_room, view.burst_start_s) == (2, 30.0)
+    assert not region.has_endpoint("m"), "none that could wake"
+    region.spend_burst("m")
+    assert region.view("m", 0.0, FAILOVER).burst_room == 1
+    region.spend_burst("m")
+    assert region.view("m", 0.0, FAILOVER).state is RegionState.UNKNOWN
+    region.answered(ONE, said, 0.02, 1.0)
+    assert region.view("m", 1.0, FAILOVER).burst_room == 2
+    region.unreachable(ONE)
+    assert region.view("m", 1.0, FAILOVER).burst_room == 0
+
+
+def test_burst_endpoints_of_a_region_that_has_failed_are_in_a_failed_region(region: PeerRegion) -> None:
+    receive(region, 0.0, ONE)
+    said = ProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75, burst_only={"rented": (2, 0.0)})
+    for at in (1.0, 2.0):
+        region.answered(ONE, said, 0.02, at)
+        region.round_failed(at, at, FAILOVER)
+    assert region.view("rented", 2.0, FAILOVER).state is RegionState.FAILED
+
+
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
     region.answered(ONE, answer(ready=False), 0.05, 0.0)
     receive(region, 0.0, TWO, said=answer(wait_s=0.5))

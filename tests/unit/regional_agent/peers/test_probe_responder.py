@@ -37,7 +37,7 @@ from tests.support.identities import agent_sessions
 HERE = agent_sessions("here")
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "a", "b")},
-    models={"m": Model("m", 2.0), "cold": Model("cold")},
+    models={"m": Model("m", 2.0), "cold": Model("cold"), "rented": Model("rented")},
     tenants={},
     residency=(),
     spillover=Spillover(target_utilisation=0.5, credit_ttl_s=0.75, shares_prefixes=True),
@@ -54,6 +54,7 @@ class Here:
         file.write_text(
             "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 20}\n"
             "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold, untold], slots: 4}\n"
+            "- {name: provider, url: 'http://127.0.0.1:3', models: [m, rented, untold], slots: 9, burst: true}\n"
         )
         self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         self.endpoints.use_policy(POLICY)
@@ -234,6 +235,18 @@ def test_an_open_region_offers_its_burst_endpoints(here: Here) -> None:
     assert (answer.burst_room, answer.burst_start_s) == (7, MAX_EXPECTED_WAIT_S)
     here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "m", True),))
     assert here.ask().models["m"].burst_room == 0
+
+
+def test_models_with_burst_endpoints_alone_are_offered_apart_from_those_that_may_become_ready(here: Here) -> None:
+    assert here.ask().burst_only == {}, "without a price"
+    here.responder.burst_offer = lambda model, policy: (7, 1e9)
+    answer = here.ask()
+    assert answer.burst_only == {"rented": (7, MAX_EXPECTED_WAIT_S)}
+    assert answer.models.keys() == {"m", "cold"}
+    here.plan = RegionPlan("here", 1, 1, "digest", 0.0, (), closed=(Closed("here", "rented", True),))
+    assert here.ask().burst_only == {}
+    here.plan, here.responder.shutting_down = None, True
+    assert here.ask().burst_only == {}
 
 
 def test_closed_region_grants_nothing_but_reports_ready(here: Here) -> None:
