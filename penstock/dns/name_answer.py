@@ -106,29 +106,31 @@ def _live(
     """The permitted regions that may be answered now, and the reason against each other one."""
     live: dict[str, EntryState] = {}
     rejected: list[Rejection] = []
-    closed = _closed(models, fleet.plans)
+    closed = closed_entries(fleet.plans)
     for region in sorted(permitted):
         entry, state = policy.regions[region].entry, fleet.states.get(region, EntryState(RegionState.UNKNOWN))
+        offered = [model for model in models if (region, model) not in closed]
         if not isinstance(entry, RegionEntry) or not (entry.addresses or entry.cname):
             rejected.append(Rejection(region, Reason.NOT_OFFERED, "the region has no entry addresses"))
         elif state.state in _ABSENT:
             rejected.append(Rejection(region, _ABSENT[state.state]))
-        elif region in closed:
-            rejected.append(Rejection(region, Reason.REGION_DRAINING))
-        elif not (state.accepts_clients or state.ready.intersection(models)):
-            rejected.append(Rejection(region, Reason.MODEL_NOT_READY))
-        else:
+        elif offered and (state.accepts_clients or state.ready.intersection(offered)):
             live[region] = state
+        else:
+            is_closed = not offered or state.ready.intersection(models)
+            rejected.append(Rejection(region, Reason.REGION_DRAINING if is_closed else Reason.MODEL_NOT_READY))
     return live, tuple(rejected)
 
 
-def _closed(models: tuple[str, ...], plans: Mapping[str, RegionPlan]) -> frozenset[str]:
-    """The regions that the newest plan closes to all of these models, as a drain does."""
-    newest = max(plans.values(), key=lambda plan: (plan.epoch, plan.generation), default=None)
-    if newest is None or not newest.closed:
-        return frozenset()
-    closed = [frozenset(newest.closed_for(model)) for model in models]
-    return frozenset.intersection(*closed) if closed else frozenset()
+def closed_entries(plans: Mapping[str, RegionPlan]) -> frozenset[tuple[str, str]]:
+    """Return the regions that overrides close to the clients who enter there, as a drain does, each with a model.
+
+    The plan of a region decides this. An override for the requests of one origin is in the plan of this origin alone:
+    clients who enter at another region may be served by the closed one.
+    """
+    return frozenset(
+        (region, closed.model) for region, plan in plans.items() for closed in plan.closed if closed.region == region
+    )
 
 
 def _nearest(policy: Policy, near: Location, live: Mapping[str, EntryState]) -> str:

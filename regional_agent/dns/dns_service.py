@@ -8,7 +8,7 @@ from random import Random
 
 from adapters.configuration.settings_loader import BadSettings
 from adapters.store.config_store import ConfigStore
-from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name, is_absent
+from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name, closed_entries, is_absent
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
@@ -116,7 +116,7 @@ class DnsService:
         self._cached = None
         states = self._entries.read().items()
         live = frozenset((name, is_absent(each.state), each.ready, each.accepts_clients) for name, each in states)
-        return self._config.policy_digest, live
+        return self._config.policy_digest, live, closed_entries(self._plans.plans)
 
     def _live_regions(self) -> list[tuple[tuple[str, ...], float]]:
         """Return the number of live regions of each name, for queries without a client subnet."""

@@ -13,6 +13,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
 from penstock.policy.geography import Location
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
+from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import EntryMap
 from penstock.routing.reasons import Reason
 from tests.support import planet
@@ -108,6 +109,26 @@ def test_a_drained_region_is_not_answered() -> None:
     assert [(rejection.what, rejection.reason) for rejection in answer.rejected] == [
         ("us-east", Reason.REGION_DRAINING)
     ]
+
+
+def test_a_region_that_is_closed_to_the_requests_of_another_origin_stays_an_entry() -> None:
+    """Whichever plan is the newest: those of one tick have the same generation."""
+    closed = (Closed("us-east", planet.MODEL, last_resort=True),)
+    of_spain = planet.plan("eu-es", "eu-de+eu-es+us-east", us_east=1.0)
+    for generation in (0, 1, 2):
+        plan = msgspec.structs.replace(of_spain, closed=closed, generation=generation)
+        assert ask(FIRST, Question(), OF_US, plan).shares == {"us-east": 1.0}
+        assert ask(FIRST, Question(), plan, OF_US).shares == {"us-east": 1.0}
+
+
+def test_a_region_whose_only_ready_model_is_drained_is_not_answered() -> None:
+    drained = msgspec.structs.replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
+    policy = dns_policy()
+    policy = msgspec.structs.replace(policy, models={**policy.models, "other": Model("other")})
+    assert ask(FIRST, Question(), drained, policy=policy).shares == {"eu-de": 1.0}
+    both = {"us-east": EntryState(RegionState.HEALTHY, frozenset({planet.MODEL, "other"}))}
+    view = NameServerView(all_live() | both, {"us-east": drained})
+    assert answer_name(policy, FIRST, Question(), view).shares == {"us-east": 1.0}
 
 
 def test_a_recovering_region_has_its_ramp_s_part() -> None:

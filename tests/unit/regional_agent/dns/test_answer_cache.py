@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec.structs import replace
+
 from lab.memory_store import MemoryStore
 from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionState
+from penstock.planning.plan import Closed
 from regional_agent.dns.answer_cache import AnswerCache
 from regional_agent.dns.dns_service import DnsService
+from tests.support.planet import MODEL, plan
 from tests.support.wait import until
 
 
@@ -63,13 +67,33 @@ async def test_a_server_that_is_absent_is_asked_again(tmp_path: Path) -> None:
         await cache.stop()
 
 
+def dns_service(directory: Path, read: Callable[[], dict[str, EntryState]]) -> tuple[DnsService, Any]:
+    """A service without a socket, and its policy."""
+    settings: Any = SimpleNamespace(dns_socket=None, dns_control_socket=None, state_dir=directory)
+    others: Any = SimpleNamespace(read=read, policy_digest="", dns=SimpleNamespace(answered=None))
+    return DnsService(settings, others, MemoryStore(), others, others, others), others
+
+
 def test_the_basis_of_answers_is_no_newer_than_the_answers(tmp_path: Path) -> None:
     """Otherwise PowerDNS caches an answer of the old basis again after its cache was emptied."""
     states = {"eu-de": EntryState(RegionState.HEALTHY)}
-    settings: Any = SimpleNamespace(dns_socket=None, dns_control_socket=None, state_dir=tmp_path)
-    others: Any = SimpleNamespace(read=lambda: states, policy_digest="", dns=SimpleNamespace(answered=None))
-    service = DnsService(settings, others, MemoryStore(), others, others, others)
+    service, others = dns_service(tmp_path, lambda: states)
     assert service._view(others).states["eu-de"].state is RegionState.HEALTHY
     states = {"eu-de": EntryState(RegionState.FAILED)}
     service._basis()
     assert service._view(others).states["eu-de"].state is RegionState.FAILED
+
+
+def test_a_drain_of_a_region_changes_the_basis_of_answers(tmp_path: Path) -> None:
+    service, _ = dns_service(tmp_path, dict)
+    plans = service._plans._plans
+    plans["us-east"] = open_plan = plan("us-east", "eu-de+us-east", us_east=1.0)
+    bases = [service._basis()]
+    for closed_to in ("us-east", "eu-de"):
+        plans[closed_to] = replace(open_plan, region=closed_to, closed=(Closed("us-east", MODEL, last_resort=True),))
+        bases.append(service._basis())
+    plans["us-east"] = replace(open_plan, generation=2)
+    bases.append(service._basis())
+    assert bases[0] != bases[1]
+    assert bases[1] == bases[2], "closed to the requests of another region alone"
+    assert bases[3] == bases[0]
