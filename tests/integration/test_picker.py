@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from contextlib import suppress
@@ -13,9 +14,11 @@ from random import Random
 from typing import Any
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.servers.free_ports import LOOPBACK
 from adapters.tls_contexts import ServerTls
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
@@ -36,10 +39,19 @@ from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
-from tests.support.envoys import clusters, ext_proc, lb_endpoints, running_envoy, running_picker
+from tests.support.envoys import (
+    clusters,
+    ext_proc,
+    http_manager,
+    lb_endpoints,
+    running_envoy,
+    running_picker,
+    running_translator,
+)
 from tests.support.ext_proc_messages import HealthCheckRequest, HealthCheckResponse
 from tests.support.grpc_client import grpc_client
 from tests.support.identities import FLEET, agent_id, authority, trust, write_identity
+from tests.support.paths import ROOT
 from tests.support.picker_streams import CHAT, body, head, parts_of
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -98,6 +110,54 @@ async def test_a_streamed_chat_through_envoy_is_placed_and_accounted_by_the_agen
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
     assert [(line["outcome"], line["status"], line["input_tokens"]) for line in lines] == [("ok", 200, 7)] * 4
+
+
+def merged(into: Any, more: Any) -> Any:
+    """What a document has with the values of another one; of lists, item by item."""
+    if isinstance(more, dict) and isinstance(into, dict):
+        return into | {key: merged(into.get(key), value) for key, value in more.items()}
+    if isinstance(more, list) and isinstance(into, list):
+        return [merged(*pair) for pair in zip(into, more, strict=True)]
+    return more
+
+
+@pytest.mark.parametrize("version", ["http2", "http3"])
+async def test_chats_over_other_versions_of_http_are_placed_and_accounted(version: str, tmp_path: Path) -> None:
+    """With the listeners of the guide, and another Envoy as the client."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "envoy.md").read_text(), re.DOTALL)
+    block, filters = [found for found in blocks if "clients-http3" in found or "alt-svc" in found]
+    own = write_identity(tmp_path / "identity", agent_id("eu-de"))
+    for name in (CERTIFICATE, PRIVATE_KEY):
+        block = block.replace(f"/etc/penstock/traffic/{name}", str(own / name))
+    with_tls, with_quic = yaml.safe_load(block)["static_resources"]["listeners"]
+
+    def serve_others(config: dict[str, Any]) -> None:
+        (shipped,) = config["static_resources"]["listeners"]
+        port = shipped["address"]["socket_address"]["port_value"]
+        http_manager(config)["http_filters"][:0] = yaml.safe_load(filters)["http_filters"]
+        listeners = [merged(shipped, each) for each in (with_tls, with_quic)]
+        for each in listeners:
+            each["address"]["socket_address"] |= {"address": LOOPBACK, "port_value": port}
+        config["static_resources"]["listeners"] = listeners
+
+    async with (
+        engine(streams) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address], serve_others) as front,
+        running_translator(tmp_path, front, version, own / AUTHORITIES) as entry,
+    ):
+        for _ in range(3):
+            client = await RawClient.connect(entry)
+            client.send(post(BODY))
+            status, headers = await client.head()
+            assert (status, headers.get("x-penstock-endpoint")) == (200, "gpu-0")
+            assert headers["alt-svc"].startswith("h3=")
+            assert await read_stream(client) == b"".join(EVENTS)
+            client.close()
+        assert await refused(entry, post(b'{"model": "no-such"}')) == (404, "model_not_found")
+        await until(lambda: agent.counted() == {"ok": 3.0})
+        assert agent.held() == 0
 
 
 def bearer(name: str) -> str:
@@ -253,6 +313,30 @@ async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: st
                 client.close()
         assert abroad.requests == []
         assert bool(here.requests) == (status == 200)
+
+
+@pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 500)])
+async def test_a_picker_that_is_frozen_counts_as_absent(host: str, status: int, tmp_path: Path) -> None:
+    def check_soon(config: dict[str, Any]) -> None:
+        cluster = clusters(config)["penstock-picker"]
+        (options,) = cluster["typed_extension_protocol_options"].values()
+        keepalive = options["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
+        keepalive |= {"interval": "0.5s", "timeout": "0.5s"}
+        del cluster["health_checks"]
+
+    async def answers_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(answers_nothing, LOOPBACK, 0)
+    picker = Address(LOOPBACK, server.sockets[0].getsockname()[1])
+    async with server, engine(streams) as gpu, running_envoy(tmp_path, picker, [gpu.address], check_soon) as front:
+        client = await RawClient.connect(front)
+        client.send(post(BODY).replace(b"Host: test", b"Host: " + host.encode()))
+        assert (await client.head())[0] == status
+        client.close()
+        assert bool(gpu.requests) == (status == 200)
 
 
 async def test_bodies_in_one_message_work_too(tmp_path: Path) -> None:

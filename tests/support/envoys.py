@@ -94,14 +94,9 @@ async def running_envoy(
         change: changes the configuration, whose addresses are already those of this fleet.
         identity_dir: directory with Envoy's certificate; None for connections without TLS to picker and agents.
     """
-    try:
-        program = find_binary("envoy", package="envoy", inside="_bin/envoy", distribution="penstock-lab[bench]")
-    except MissingBinary as missing:
-        pytest.skip(str(missing))
     port, admin = free_ports(2)
     shipped = SHIPPED.read_text().replace("/etc/penstock/identity", str(identity_dir))
     config: Config = yaml.safe_load(shipped)
-    config["admin"] = {"address": {"socket_address": {"address": LOOPBACK, "port_value": admin}}}
     listener = config["static_resources"]["listeners"][0]
     listener["address"]["socket_address"] = {"address": LOOPBACK, "port_value": port}
     by_name = clusters(config)
@@ -110,8 +105,82 @@ async def running_envoy(
     for name in ("penstock-picker", "other-regions") if identity_dir is None else ():
         del by_name[name]["transport_socket"]
     change(config)
-    file = directory / "envoy.yaml"
-    file.write_text(yaml.safe_dump(config))
+    async with _running(directory / "envoy", config, port, admin):
+        yield Address(LOOPBACK, port)
+
+
+@asynccontextmanager
+async def running_translator(
+    directory: Path, front: Address, version: str, authorities: Path
+) -> AsyncIterator[Address]:
+    """Run an Envoy that sends what HTTP/1.1 clients ask on to another one, by TLS; yields the address for clients.
+
+    Args:
+        front: the other Envoy; for HTTP/3, its UDP port.
+        version: `http2` or `http3`.
+        authorities: file with the authority of its certificate.
+    """
+    port, admin = free_ports(2)
+    v3 = "type.googleapis.com/envoy.extensions"
+    tls: Config = {
+        "sni": "localhost",
+        "common_tls_context": {"validation_context": {"trusted_ca": {"filename": str(authorities)}}},
+    }
+    if version == "http3":
+        kind, context = "quic.v3.QuicUpstreamTransport", {"upstream_tls_context": tls}
+    else:
+        kind, context = "tls.v3.UpstreamTlsContext", tls
+        tls["common_tls_context"]["alpn_protocols"] = ["h2"]
+    to_front: Config = {
+        "name": "front",
+        "connect_timeout": "10s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": f"{v3}.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {f"{version}_protocol_options": {}},
+            }
+        },
+        "transport_socket": {
+            "name": f"envoy.transport_sockets.{kind.partition('.')[0]}",
+            "typed_config": {"@type": f"{v3}.transport_sockets.{kind}", **context},
+        },
+        "load_assignment": {"cluster_name": "front", "endpoints": [{"lb_endpoints": lb_endpoints([front])}]},
+    }
+    manager = {
+        "@type": f"{v3}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "clients",
+        "http_filters": [
+            {"name": "router", "typed_config": {"@type": f"{v3}.filters.http.router.v3.Router"}},
+        ],
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "any",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "front", "timeout": "0s"}}],
+                }
+            ]
+        },
+    }
+    listener = {
+        "address": {"socket_address": {"address": LOOPBACK, "port_value": port}},
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    }
+    config: Config = {"static_resources": {"listeners": [listener], "clusters": [to_front]}}
+    async with _running(directory / "translator", config, port, admin):
+        yield Address(LOOPBACK, port)
+
+
+@asynccontextmanager
+async def _running(file: Path, config: Config, port: int, admin: int) -> AsyncIterator[None]:
+    """Run Envoy by a configuration; `file` is the path of its files without their suffix."""
+    try:
+        program = find_binary("envoy", package="envoy", inside="_bin/envoy", distribution="penstock-lab[bench]")
+    except MissingBinary as missing:
+        pytest.skip(str(missing))
+    config["admin"] = {"address": {"socket_address": {"address": LOOPBACK, "port_value": admin}}}
+    written = file.with_suffix(".yaml")
+    written.write_text(yaml.safe_dump(config))
     options = ["--use-dynamic-base-id", "--concurrency", "1", "-l", "warning", "--drain-time-s", "0"]
 
     def is_ready() -> bool:
@@ -122,14 +191,14 @@ async def running_envoy(
 
     process = ServerProcess(
         "envoy",
-        [str(program), "-c", str(file), *options],
-        log_path=directory / "envoy.log",
+        [str(program), "-c", str(written), *options],
+        log_path=file.with_suffix(".log"),
         ready=is_ready,
         ports=(port, admin),
     )
     await asyncio.to_thread(process.start)
     try:
         await asyncio.to_thread(process.wait_ready, PATIENCE_S)
-        yield Address(LOOPBACK, port)
+        yield
     finally:
         await asyncio.to_thread(process.kill)
