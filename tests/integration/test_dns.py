@@ -20,7 +20,7 @@ import pytest
 
 from adapters.servers.free_ports import LOOPBACK
 from penstock.health.region_health import RegionState
-from tests.support.dns_names import ADDRESSES, NameServer, all_live, dns_policy
+from tests.support.dns_names import ADDRESSES, ENTRIES, NameServer, all_live, dns_policy
 from tests.support.planet import plan
 from tests.support.powerdns import PowerDns, needs_powerdns, power_dns
 from tests.support.wait import until_async
@@ -117,6 +117,24 @@ async def test_transfers_and_updates_are_refused(tmp_path: Path) -> None:
         response = await dns.asyncquery.udp(update, LOOPBACK, timeout=5, port=pdns.port)
         assert response.rcode() == dns.rcode.REFUSED
         assert await pdns.addresses("first.api.example.com") == [ADDRESSES["us-east"]]
+
+
+async def test_queries_of_strangers_reveal_nothing(tmp_path: Path) -> None:
+    """Of the server, of the zone, of regions that are not permitted; nor is a small query over UDP answered by much."""
+    path, eu = tmp_path / "dns.sock", "eu.api.example.com"
+    async with NameServer(dns_policy()).listening(path), power_dns(path, tmp_path / "pdns", cache_ttl="0") as pdns:
+        for name in ("version.bind", "version.server", "id.server", "hostname.bind", eu):
+            assert (await pdns.ask(name, "TXT", of_class="CH")).answer == [], name
+        for name in (eu, "api.example.com"):
+            for kind in ("ANY", "AXFR"):
+                assert (await pdns.ask(name, kind)).answer == [], "over UDP, a client may state another's address"
+        response = await pdns.ask(eu, "ANY", tcp=True)
+        found = {item.to_text() for answer in response.answer for item in answer}
+        assert found in [set(ENTRIES[region].addresses) for region in ("eu-de", "eu-es")]
+        for name in (f"x.{eu}", f"*.{eu}", "*.api.example.com", "\\000.api.example.com", "\\255.api.example.com"):
+            assert await pdns.addresses(name) in (["NXDOMAIN"], ["SERVFAIL"])
+        for subnet in ("0.0.0.0/0", "10.1.1.0/24", "255.255.255.255/32", "::ffff:198.18.0.0/120", "2002:c612::/48"):
+            assert set(await pdns.addresses(eu, subnet=subnet)) <= BOTH_EU
 
 
 async def test_malformed_packets_change_nothing(tmp_path: Path) -> None:

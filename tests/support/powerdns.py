@@ -36,9 +36,11 @@ class PowerDns:
         self.port = port
         self.pid = pid
 
-    async def ask(self, name: str, kind: str = "A", subnet: str = "", *, tcp: bool = False) -> dns.message.Message:
+    async def ask(
+        self, name: str, kind: str = "A", subnet: str = "", *, tcp: bool = False, of_class: str = "IN"
+    ) -> dns.message.Message:
         """Return the response to a query; with a client subnet (RFC 7871) if one is given."""
-        query = dns.message.make_query(name, kind)
+        query = dns.message.make_query(name, kind, of_class)
         if subnet:
             address, _, bits = subnet.partition("/")
             query.use_edns(0, options=[dns.edns.ECSOption(address, int(bits))])
