@@ -70,7 +70,7 @@ from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.giving_way import GivingWay
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from control_plane.leadership.leadership_states import MIN_LEASE_TTL_S
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from control_plane.measured_store import MeasuredStore
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore

@@ -25,7 +25,7 @@ from adapters.configuration.settings_loader import load_with_origins
 from adapters.loopback import is_loopback, is_protected
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
-from control_plane.leadership.leadership_states import MIN_LEASE_TTL_S
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from control_plane.policy.source.repository_url import url_error
 from penstock.policy.fields import STORE_URL
 

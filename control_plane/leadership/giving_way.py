@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import structlog
 
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.steady_clock import SteadyClock
+from penstock.leadership.giving_way import MIN_PATIENCE_S, judge
 
 CHECK_S = 5.0
 """Interval (s) of the checks."""
-
-UNHEARD_S = 30.0
-"""Time (s) without any report after which a leader gives way. It doubles with each time in a row, up to
-MAX_UNHEARD_S, since the other control plane may receive no reports either."""
-
-MAX_UNHEARD_S = 960.0
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +42,7 @@ class GivingWay:
         self._fleet = fleet
         self._has_others = has_others
         self._on_set = on_set
-        self._patience_s = UNHEARD_S
+        self._patience_s = MIN_PATIENCE_S
 
     async def tick(self) -> None:
         """Set a clock that is wrong, and end a leadership during which it was, or without reports."""
@@ -57,16 +53,11 @@ class GivingWay:
             self._elector.step_down()
             self._clock.set()
             self._on_set()
-        elif leads and self._unheard_s() <= UNHEARD_S:
-            self._patience_s = UNHEARD_S
-        elif leads and self._unheard_s() > self._patience_s and self._has_others():
-            # Agents ignore a leader whose clock is far ahead, or have no connection to the leader.
-            _log.error("no agent reports to this leader, which gives way", for_s=round(self._unheard_s()))
-            self._patience_s = min(2 * self._patience_s, MAX_UNHEARD_S)
-            self._elector.step_down()
-
-    def _unheard_s(self) -> float:
-        """Time (s) since the last report, at most since the beginning of the leadership."""
-        now = self._clock()
-        ages_s = [now - held.received_at for held in self._fleet.snapshot.agents.values()]
-        return min([*ages_s, self._elector.role_age_s])
+        elif leads:
+            now, led_s = self._clock(), self._elector.role_age_s
+            ages_s = [now - held.received_at for held in self._fleet.snapshot.agents.values()]
+            age_s = min(ages_s, default=inf)
+            gives_way, self._patience_s = judge(age_s, led_s, self._patience_s, has_others=self._has_others())
+            if gives_way:
+                _log.error("no agent reports to this leader, which gives way", for_s=round(min(age_s, led_s)))
+                self._elector.step_down()

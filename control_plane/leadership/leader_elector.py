@@ -1,4 +1,4 @@
-"""Acquires and holds leadership: the IO around the state machine of `leadership_states`.
+"""Acquires and holds leadership: the IO around the state machine of `penstock.leadership`.
 
 The leader key is created with a lease and expires with it. Its create revision is the fencing epoch. The key
 `fleet` keeps control planes of another fleet, which use the same etcd by mistake, from leading.
@@ -22,7 +22,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
-from control_plane.leadership.leadership_states import (
+from penstock.leadership.leadership_states import (
     MIN_LEASE_TTL_S,
     RENEW_S,
     ElectionEvent,

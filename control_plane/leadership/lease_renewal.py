@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from adapters.store.config_store import LeaseLost, StoreError
-from control_plane.leadership.leadership_states import PROOF_MARGIN_S, RENEW_S
+from penstock.leadership.leadership_states import PROOF_MARGIN_S, RENEW_S
 
 RETRY_S = 0.2
 """Time (s) before a failed renewal is retried."""

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from control_plane.leadership import giving_way
 from control_plane.leadership.giving_way import GivingWay
+from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.steady_clock import SteadyClock
 from tests.support import planet
@@ -37,13 +37,14 @@ async def test_a_leader_gives_way_when_the_system_clock_is_set() -> None:
 @pytest.mark.parametrize(("has_others", "received_in_s", "leads"), [
     (False, None, True),
     (True, HOUR_S, True),
+    (True, 0.0, True),
     (True, None, False),
     (True, -HOUR_S, False),
 ])  # fmt: skip
 async def test_a_leader_without_reports_gives_way_to_others(
     monkeypatch: pytest.MonkeyPatch, has_others: bool, received_in_s: float | None, leads: bool
 ) -> None:
-    monkeypatch.setattr(giving_way, "UNHEARD_S", -1.0)
+    monkeypatch.setattr(LeaderElector, "role_age_s", HOUR_S)
     clock, fleet = SteadyClock(), FleetSnapshot()
     if received_in_s is not None:
         fleet.add_report(report("eu-de"), clock() + received_in_s, planet.policy())

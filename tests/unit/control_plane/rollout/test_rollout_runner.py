@@ -17,7 +17,7 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from control_plane.leadership.leadership_states import Leadership, Role
+from penstock.leadership.leadership_states import Leadership, Role
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.leadership.leadership_states import (
+from penstock.leadership.leadership_states import (
     MIN_LEASE_TTL_S,
     PROOF_MARGIN_S,
     RENEW_S,
