@@ -7,7 +7,8 @@ because further bytes would be interpreted as the next response.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import asyncio
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -32,7 +33,6 @@ from regional_agent.upstream.upstream_sink import (
     TunnelSink,
     UpstreamError,
 )
-from regional_agent.upstream.upstream_transport import UpstreamTransport
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of a response head, and of consecutive reads that contain no body byte."""
@@ -77,8 +77,11 @@ class ConnectionOwner(Protocol):
         """Drop a connection that has closed."""
 
 
-class UpstreamConnection(UpstreamTransport):
-    """A keep-alive connection, used by at most one sink at a time; the callback object of an httptools parser."""
+class UpstreamConnection:
+    """A keep-alive connection, used by at most one sink at a time; the callback object of an httptools parser.
+
+    An `asyncio.Protocol`, without that base: mypyc does not compile classes with interpreted bases.
+    """
 
     def __init__(self, owner: ConnectionOwner, batcher: WriteBatcher, address: Address) -> None:
         """Create a connection without a transport.
@@ -87,8 +90,17 @@ class UpstreamConnection(UpstreamTransport):
             owner: receives the connection after each complete response, and when it closes.
             batcher: collects the writes of all connections of the owner.
         """
-        super().__init__(batcher, address)
         self._owner = owner
+        self._batcher = batcher
+        self.transport: asyncio.Transport | None = None
+        """The transport of asyncio while the server is connected, else None."""
+        self.address = address
+        self._request_whole = True
+        """The current request has been written completely."""
+        self._chunked = False
+        """The body of the current request is sent in chunks."""
+        self.writable = True
+        """False while the write buffer is above its high-water mark."""
         self.sink: ResponseSink | None = None
         self.trust: object = None
         """The TLS settings of the address when the connection was opened; None for the settings of the pool."""
@@ -132,8 +144,8 @@ class UpstreamConnection(UpstreamTransport):
         """Write one complete request; `sink` receives the response."""
         self.sink, self.error_trailer = sink, b""
         self._in_head, self._fed_bytes, self._counted_left, self._interim, self._done = True, 0, 0, 0, False
-        assert self._transport is not None
-        self._batcher.write(self._transport, request)
+        assert self.transport is not None
+        self._batcher.write(self.transport, request)
 
     def send_partial(self, sink: ResponseSink, head: bytes, body: bytes, *, chunked: bool) -> None:
         """Write the beginning of a request; `send_body` and `end_request` complete it."""
@@ -152,20 +164,54 @@ class UpstreamConnection(UpstreamTransport):
         # may send a body nevertheless.
         self._head_only, self._misses = True, MAX_MISSES
 
+    def send_body(self, body: bytes) -> None:
+        """Write a further part of the request's body."""
+        if body:
+            self.write_bytes(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
+
+    def end_request(self) -> None:
+        """End the request's body."""
+        if self._chunked:
+            self.write_bytes(b"0\r\n\r\n")
+        self._request_whole, self._chunked = True, False
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write bytes, of a request or into a tunnel, if the server is still connected."""
+        if self.transport is not None:
+            self._batcher.write(self.transport, data)
+
+    def write_eof(self) -> None:
+        """Half-close the tunnel; close the tunnel if the transport has no half-close (TLS)."""
+        if self.transport is not None:
+            self._batcher.write_eof(self.transport)
+
+    def pause_reading(self) -> None:
+        """Stop reading: the receiver of the response is slow."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Continue reading after `pause_reading`."""
+        if self.transport is not None:
+            self.transport.resume_reading()
+
     def close(self) -> None:
         """Close after all written data has been sent."""
         self.sink = self._tunnel = self._relay_ready = None
-        if self._transport is not None:
+        if self.transport is not None:
             self._batcher.flush()
-            self._transport.close()
+            self.transport.close()
 
     def abort(self) -> None:
         """Close at once, without further callbacks. The upstream cancels the request when the connection closes."""
         self.sink = self._tunnel = self._relay_ready = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, close the connection."""
@@ -218,7 +264,7 @@ class UpstreamConnection(UpstreamTransport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report a broken response, unless the close delimits its body."""
-        self._transport = None
+        self.transport = None
         self._owner.discard(self)
         sink, self.sink, self._tunnel = self.sink, None, None
         if sink is None:
@@ -351,7 +397,7 @@ class UpstreamConnection(UpstreamTransport):
         """End the response after the whole read was processed; return the connection to its owner, or close it."""
         sink, self.sink = self.sink, None
         self._done, self._used = False, True
-        transport = self._transport
+        transport = self.transport
         request_sent = self._request_whole and self.writable
         if self._keep_alive and request_sent and transport is not None and not transport.is_closing():
             self._owner.release(self)

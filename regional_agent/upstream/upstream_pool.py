@@ -139,7 +139,8 @@ class UpstreamPool(ConnectionOwner):
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
-            if connection.usable():
+            transport = connection.transport
+            if transport is not None and not transport.is_closing():
                 self.counts.reused += 1
                 return connection
         return None

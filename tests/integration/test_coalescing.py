@@ -180,7 +180,7 @@ async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
         assert len(gpu.requests) == 1
         alone = await stalled(agent)
         # The engine waits for the only client.
-        await until(lambda: any(not each._transport.is_reading() for each in agent.upstreams()))
+        await until(lambda: any(not each.transport.is_reading() for each in agent.upstreams()))
         alone.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len((await alone.answer()).body) > size_bytes
         for client in (slow, fast, alone):

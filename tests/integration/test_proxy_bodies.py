@@ -101,7 +101,7 @@ async def test_the_connection_of_an_engine_that_responds_early_and_stops_reading
         (connection,) = agent.upstreams()
         full.set()
         assert (await client.answer()).status == 413
-        await until(lambda: connection._transport is None)
+        await until(lambda: connection.transport is None)
     server.close()
     for writer in held:
         writer.transport.abort()

@@ -95,8 +95,8 @@ async def test_disconnects_are_detected_over_tls(tmp_path: Path) -> None:
             RawClient(*await asyncio.open_connection(agent.traffic.host, agent.traffic.port, ssl=context))
             for _ in range(2)
         ]
-        agent.endpoints.pool(MODEL).prior_s = 0.1
-        agent.endpoints.pool(MODEL).recount()
+        agent.endpoints.pools[MODEL].prior_s = 0.1
+        agent.endpoints.pools[MODEL].recount()
         clients[0].send(post(BODY))
         await clients[0].head()
         clients[1].send(HALF_OF_A_LARGE_ONE)
@@ -181,6 +181,6 @@ async def test_tcp_keepalive_detects_lost_hosts(tmp_path: Path) -> None:
         (connection,) = agent.listener.connections
         assert probed(connection.transport.connected) == (1, 30_000)
         (upstream,) = agent.upstreams()
-        assert upstream._transport is not None
-        assert probed(upstream._transport) == (1, 60_000)
+        assert upstream.transport is not None
+        assert probed(upstream.transport) == (1, 60_000)
         client.close()

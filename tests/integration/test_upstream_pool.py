@@ -106,7 +106,7 @@ async def test_idle_connections_are_closed_for_a_new_one() -> None:
     with no_descriptor_left():
         while pool.idle:
             opened.append(await pool.connect(address))
-        assert opened[-1].usable()
+        assert opened[-1].transport is not None
     for connection in opened:
         connection.abort()
     with no_descriptor_left(), pytest.raises(ConnectFailed, match="Too many open files"):
@@ -282,9 +282,10 @@ async def test_kept_connections_end_when_dns_ceases_to_list_their_address() -> N
             return await served_by() == b"new"
 
         await until_async(has_moved)
-        assert in_use.usable(), "a request in progress continues"
+        assert in_use.transport is not None
+        assert not in_use.transport.is_closing(), "a request in progress continues"
         pool.release(in_use)
-        assert not in_use.usable()
+        assert in_use.transport.is_closing()
         assert await served_by() == b"new"
         pool.close()
         for server in servers:
