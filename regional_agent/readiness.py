@@ -48,7 +48,7 @@ class Readiness:
         if any(pool.ready for pool in self._endpoints.pools.values()) or self._can_wake():
             return None
         elsewhere = self._other_region_serves()
-        if not elsewhere and self._endpoints.is_any_burst_ready():
+        if not elsewhere and any(pool.ready for pool in self._endpoints.burst_pools.values()):
             return None
         own = any(not endpoint.spec.burst for endpoint in self._endpoints.every())
         if own or not self._endpoints.sources.discovery.has_answered():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -134,6 +135,13 @@ class EndpointPool(PoolAccount[Endpoint]):
             pool.recount()
 
 
+class Pools(dict[str, EndpointPool]):
+    """Pools by model; an empty pool for a model that no endpoint is configured for."""
+
+    def __missing__(self, model: str) -> EndpointPool:
+        return _EMPTY
+
+
 class RegionPools:
     """The pools of a region, by model: of its own endpoints, and apart from them of its burst endpoints."""
 
@@ -144,8 +152,8 @@ class RegionPools:
             rules: outlier detection. All burst endpoints may be ejected, since requests wait for the others then.
             zone: the agent's zone.
         """
-        self.own: dict[str, EndpointPool] = {}
-        self.burst: dict[str, EndpointPool] = {}
+        self.own = Pools()
+        self.burst = Pools()
         """They count in no number of the other pools."""
         self._rules = rules
         self._burst_rules = replace(rules, max_ejected_share=1.0, panic_share=0.0)
@@ -171,9 +179,9 @@ class RegionPools:
 
     def _filled(
         self, endpoints: Collection[Endpoint], before: Mapping[str, EndpointPool], rules: EjectionRules
-    ) -> dict[str, EndpointPool]:
+    ) -> Pools:
         configured = Counter(model for endpoint in endpoints for model in endpoint.spec.models)
-        pools = {model: before.get(model) or self._new_pool(model, rules) for model in configured}
+        pools = Pools({model: before.get(model) or self._new_pool(model, rules) for model in configured})
         loaded: dict[str, list[Endpoint]] = {model: [] for model in configured}
         for endpoint in endpoints:
             endpoint.pools = tuple(pools[model] for model in endpoint.models)
@@ -186,3 +194,6 @@ class RegionPools:
 
     def _new_pool(self, model: str, rules: EjectionRules) -> EndpointPool:
         return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), rules, self._zone)
+
+
+_EMPTY: Final = EndpointPool()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from random import Random
 from typing import Final
@@ -33,7 +32,7 @@ from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_failures import EndpointFailures
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_groups import EndpointGroups
-from regional_agent.endpoints.endpoint_pool import EndpointPool, RegionPools
+from regional_agent.endpoints.endpoint_pool import RegionPools
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.endpoints.endpoint_versions import EndpointVersions
@@ -94,12 +93,16 @@ class EndpointSet:
         self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected, self.every)
         """Receives the outcomes of requests."""
         self._progress = ProgressMonitor(
-            lambda model: self.pool(model).endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
+            lambda model: self.pools[model].endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
         )
         self._draining: list[Endpoint] = []
         self._preempted: dict[str, tuple[Address, float]] = {}
         """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""
         self._pools = RegionPools(self._outlier_detection.rules, settings.zone)
+        self.pools = self._pools.own
+        """The pools of all models, without burst endpoints."""
+        self.burst_pools = self._pools.burst
+        """The burst endpoints of all models, which are in no other pool."""
         self.versions = EndpointVersions(self._outlier_detection.clock)
         """Judges what the endpoints report that they serve."""
         self.groups = EndpointGroups()
@@ -133,27 +136,6 @@ class EndpointSet:
         await self._warm_ups.stop()
         await self.sources.discovery.stop()
 
-    def pool(self, model: str) -> EndpointPool:
-        """Return the pool of a model; an empty pool if no endpoint is configured for the model."""
-        return self._pools.own.get(model, _EMPTY)
-
-    def burst_pool(self, model: str) -> EndpointPool:
-        """Return the burst endpoints of a model, which are in no other pool."""
-        return self._pools.burst.get(model, _EMPTY)
-
-    @property
-    def burst_models(self) -> AbstractSet[str]:
-        """The models with burst endpoints."""
-        return self._pools.burst.keys()
-
-    def is_any_burst_ready(self) -> bool:
-        """Whether a burst endpoint may receive requests."""
-        return any(pool.ready for pool in self._pools.burst.values())
-
-    def is_known(self, model: str) -> bool:
-        """Whether an endpoint is configured for a model."""
-        return model in self._pools.own
-
     def may_become_ready(self, model: str, within_s: float) -> bool:
         """Whether an endpoint of a model may take requests soon, where none does.
 
@@ -170,11 +152,6 @@ class EndpointSet:
             if (healthy and within_s > 0.0 and model in endpoint.models) or now - _unready_since(endpoint) < within_s:
                 return True
         return False
-
-    @property
-    def pools(self) -> Mapping[str, EndpointPool]:
-        """Every pool, by model; without burst endpoints."""
-        return self._pools.own
 
     def every(self) -> Iterator[Endpoint]:
         """Yield all endpoints, including draining endpoints."""
@@ -364,6 +341,7 @@ class EndpointSet:
             if endpoint.uses is None and endpoint.spec.memory_gb is not None:
                 endpoint.uses = ModelUses()
         self._pools.fill(self._by_name.values())
+        self.pools, self.burst_pools = self._pools.own, self._pools.burst
         self.groups.fill([endpoint for endpoint in self._by_name.values() if not endpoint.spec.burst])
         for endpoint in self._by_name.values():
             endpoint.update_readiness()
@@ -428,6 +406,3 @@ class EndpointSet:
 def _unready_since(endpoint: Endpoint) -> float:
     """Since when an endpoint has been without health, or has not listed its models (s)."""
     return max(endpoint.out_since, endpoint.warm_since) if endpoint.health.ready else endpoint.out_since
-
-
-_EMPTY: Final = EndpointPool()

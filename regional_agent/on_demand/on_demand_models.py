@@ -223,7 +223,7 @@ class OnDemandModels:
         stuck = sum(
             each.view.in_flight for each in self._configured(name) if sleeps(each, name) and len(each.spec.models) == 1
         )
-        pool = self._endpoints.pool(name)
+        pool = self._endpoints.pools[name]
         others = sum(of_other_models(each, name) for each in pool.endpoints if each.view.ready)
         load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
@@ -264,7 +264,7 @@ class OnDemandModels:
         return [each for each in every if model in each.spec.models and not each.view.draining]
 
     def _awake(self, model: str) -> list[Endpoint]:
-        return [each for each in self._endpoints.pool(model).endpoints if each.health.ready and not each.view.draining]
+        return [each for each in self._endpoints.pools[model].endpoints if each.health.ready and not each.view.draining]
 
     def _asleep(self, model: Model) -> list[Endpoint | None]:
         """Return the endpoints that can wake; None for one that a webhook has to create."""

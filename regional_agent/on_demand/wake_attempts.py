@@ -217,7 +217,7 @@ class WakeAttempts:
 
     def _is_ready(self, endpoint: Endpoint | None, model: str) -> bool:
         if endpoint is None:
-            return self._endpoints.pool(model).ready > 0
+            return self._endpoints.pools[model].ready > 0
         return endpoint.health.ready and model in endpoint.models
 
     async def _wake_with_room(

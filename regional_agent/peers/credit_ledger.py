@@ -63,7 +63,7 @@ class CreditLedger:
 
         The credits that models with shared slots need together are divided among these models by their demand.
         """
-        pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
+        pool, coupled = self._endpoints.pools[model], self._endpoints.groups.coupled(model)
         in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model)
         waiting, part = self._queue.waiting(model), 1.0
         if coupled:
@@ -179,7 +179,7 @@ class CreditLedger:
                 target,
                 agent,
             )
-        pool = self._endpoints.pool(model)
+        pool = self._endpoints.pools[model]
         in_flight = pool.in_flight + self._queue.waiting(model) + reserve
         if not for_batch:
             # Requests with a priority end these on arrival.

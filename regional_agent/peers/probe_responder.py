@@ -109,7 +109,7 @@ class ProbeResponder:
         wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
         credits = self._credits.grant(model, request, policy, self._config.plan)
         batch_credits = self._credits.grant_batch(model, request, policy, self._config.plan)
-        pool = self._endpoints.pool(model)
+        pool = self._endpoints.pools[model]
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
         in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
@@ -129,7 +129,7 @@ class ProbeResponder:
         """Return what burst endpoints offer for the models that no other endpoint of the region is configured for."""
         if self.shutting_down:
             return {}
-        models = (self._endpoints.burst_models - self._endpoints.pools.keys()) & policy.models.keys()
+        models = (self._endpoints.burst_pools.keys() - self._endpoints.pools.keys()) & policy.models.keys()
         offers = {model: self._burst(model, policy) for model in models}
         return {model: offer for model, offer in offers.items() if offer != NO_BURST}
 

@@ -363,7 +363,7 @@ class RequestStream:
         context.keep_in(region, subset)
         if region not in context.residency.permitted.regions:
             return Refusal(Reason.MISDIRECTED, f"the request may not be served in {region}, where it stays")
-        endpoints = proxy.router.local.endpoints.pool(context.model).endpoints if over_grpc else []
+        endpoints = proxy.router.local.endpoints.pools[context.model].endpoints if over_grpc else []
         if endpoints and all(each.spec.grpc_port is None for each in endpoints):
             detail = f"no endpoint of {context.model} in {region} has a grpc_port, and other regions receive no gRPC"
             return Refusal(Reason.NOT_OFFERED, detail)

@@ -332,7 +332,7 @@ class LocalAttempt(Placement[Endpoint]):
                 suspects.add(self.estimate.tenant, context.request.body, self.endpoint.now())
             # Engines of one host may be one process that has ended, so that the request is not the cause.
             if self._judge_later(context, _UNREACHABLE):
-                pool = self._services.endpoints.pool(self.estimate.model)
+                pool = self._services.endpoints.pools[self.estimate.model]
                 context.tried_endpoints |= pool.beside(context.tried_endpoints)
                 context.reported_error = "engines of one host broke the connection in turn"
             else:

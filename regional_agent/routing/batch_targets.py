@@ -90,7 +90,7 @@ class BatchTargets:
         Args:
             body_bytes: size (bytes) of the body; None for that of a mean request.
         """
-        found, pool = policy.models.get(model), self._local.endpoints.pool(model)
+        found, pool = policy.models.get(model), self._local.endpoints.pools[model]
         if found is None:
             return None
         work = batch_work(found, pool.service_s, pool.slots / pool.ready if pool.ready else 0.0)

@@ -55,7 +55,7 @@ class BurstTargets:
 
     def may_serve(self, model: str, refusal: Refusal) -> bool:
         """Whether the region has a burst endpoint for a request, and what refuses it is a lack of room."""
-        if refusal.reason not in LACKS_ROOM or not self._local.endpoints.burst_pool(model).ready:
+        if refusal.reason not in LACKS_ROOM or not self._local.endpoints.burst_pools[model].ready:
             return False
         return not any(each.what == self._local.region and each.reason in CLOSED for each in refusal.rejected)
 
@@ -79,7 +79,7 @@ class BurstTargets:
     def offer(self, model: str, policy: Policy) -> tuple[int, float]:
         """Return how many requests of other regions the burst endpoints can serve, and the time (s) until a server of
         them is expected to run."""
-        pool, terms = self._local.endpoints.burst_pool(model), self._terms(policy, model)
+        pool, terms = self._local.endpoints.burst_pools[model], self._terms(policy, model)
         if terms is None or not pool.ready:
             return 0, 0.0
         free = [each for each in pool.endpoints if each.view.takes_more]
@@ -102,7 +102,7 @@ class BurstTargets:
         """Reserve a burst endpoint for a request that would spill to `server`, if that costs more; else None."""
         model = context.policy.models.get(context.model)
         terms = self._terms(context.policy, context.model)
-        if model is None or terms is None or not self._local.endpoints.burst_pool(context.model).ready:
+        if model is None or terms is None or not self._local.endpoints.burst_pools[context.model].ready:
             return None
         cost = BurstStart(0.0, self.service_s(context.model)).cost(terms)
         if not precedes_spillover(context.policy, self._local.region, server, context.model, cost):
@@ -119,7 +119,7 @@ class BurstTargets:
         """Return what decides whether burst endpoints serve a request that would not wait for its turn; for the
         explanation. With `is_full`, no slot of the region's own endpoints is free."""
         name, otherwise = model.name, self._expected(model, is_full=is_full)
-        terms, here = self._terms(policy, name), self._local.endpoints.burst_pool(name).endpoints
+        terms, here = self._terms(policy, name), self._local.endpoints.burst_pools[name].endpoints
         starts = [self._start(each, name, terms, now) for each in here if each.view.takes_more]
         is_served = any(why_not(policy, terms, otherwise, start) is None for start in starts)
         return BurstFacts(otherwise, self.service_s(name), is_served)
@@ -128,7 +128,7 @@ class BurstTargets:
         """Return the burst endpoints of a model, with the reason against each for a request that would not wait for its
         turn. Changes no state."""
         found, otherwise = [], self._expected(model, is_full=False)
-        for endpoint in self._local.endpoints.burst_pool(model.name).endpoints:
+        for endpoint in self._local.endpoints.burst_pools[model.name].endpoints:
             terms, view = self._terms(policy, model.name), endpoint.view
             start = self._start(endpoint, model.name, terms, now)
             verdict = why_not(policy, terms, otherwise, start)
@@ -172,7 +172,7 @@ class BurstTargets:
     ) -> tuple[Endpoint, BurstStart] | None:
         """Return a burst endpoint besides those `tried` that a request uses, and its start; None if it uses none."""
         local, model = self._local, context.model
-        pool, terms = local.endpoints.burst_pool(model), self._terms(context.policy, model)
+        pool, terms = local.endpoints.burst_pools[model], self._terms(context.policy, model)
         if terms is None or not pool.ready or not _may_burst(context, local.region, terms):
             return None
         chosen = local.chooser.choose(pool, context.estimate, excluded_endpoints(pool, context) | tried, 0.0, now)
@@ -188,7 +188,7 @@ class BurstTargets:
     def otherwise(self, context: RequestContext, now: float, *, in_turn: bool) -> Otherwise:
         """Return what becomes of a request without burst endpoints."""
         local, model = self._local, context.model
-        pool = local.endpoints.pool(model)
+        pool = local.endpoints.pools[model]
         known = context.policy.models.get(model)
         if not pool.ready and known is not None:
             # A model on demand wakes although the request is served.
@@ -210,19 +210,19 @@ class BurstTargets:
 
     def _expected(self, model: Model, *, is_full: bool) -> Otherwise:
         """Return what becomes of a mean request that would not wait for its turn, without burst endpoints."""
-        pool, wait_s = self._local.endpoints.pool(model.name), self._local.queue.wait_s(model.name)
+        pool, wait_s = self._local.endpoints.pools[model.name], self._local.queue.wait_s(model.name)
         if is_full and pool.slots:
             wait_s = max(wait_s, pool.service_s / pool.slots)
         free = 0 if is_full else self._free(model.name)
         return Otherwise(free, wait_s if wait_s <= model.max_wait_s else inf, inf)
 
     def _free(self, model: str, excluded: frozenset[str] = NO_ENDPOINTS) -> int:
-        return free_slots(view for view in self._local.endpoints.pool(model).views if view.name not in excluded)
+        return free_slots(view for view in self._local.endpoints.pools[model].views if view.name not in excluded)
 
     def service_s(self, model: str) -> float:
         """Return the expected time (s) of a request on a server that runs."""
-        own = self._local.endpoints.pool(model)
-        return own.service_s if own.ready else self._local.endpoints.burst_pool(model).service_s
+        own = self._local.endpoints.pools[model]
+        return own.service_s if own.ready else self._local.endpoints.burst_pools[model].service_s
 
     def _start(self, endpoint: Endpoint, model: str, terms: BurstPool | None, now: float) -> BurstStart:
         server, running = self._server(endpoint), endpoint.view.in_flight

@@ -73,11 +73,11 @@ class LocalTargets:
             ConsideredEndpoint(each.name, None, each.view.in_flight, Reason.ENDPOINT_SKEWED, detail=each.reported.skew)
             for each in self.endpoints.refused(model.name)
         )
-        return self.chooser.consider(self.endpoints.pool(model.name), model, tenant, session, now) + refused
+        return self.chooser.consider(self.endpoints.pools[model.name], model, tenant, session, now) + refused
 
     def view(self, model: str, context: RequestContext | None = None) -> RegionView:
         """Return this region's view for one model, for region selection; for one request with its `context`."""
-        pool = self.endpoints.pool(model)
+        pool = self.endpoints.pools[model]
         longest = pool.largest_context
         unable = NO_ENDPOINTS
         # Most requests can be served by each endpoint.
@@ -90,7 +90,7 @@ class LocalTargets:
 
     def wait_s(self, context: RequestContext) -> float:
         """Return the time (s) that one more request like this one would wait."""
-        pool = self.endpoints.pool(context.model)
+        pool = self.endpoints.pools[context.model]
         return self.queue.wait_s(context.model, pool, self.unable(context, pool))
 
     def batch_room(self, context: RequestContext) -> int:
@@ -103,13 +103,13 @@ class LocalTargets:
     def uncommitted_slots(self, context: RequestContext) -> int:
         """Return how many slots below the target utilisation are free that no waiting request and no credit needs."""
         model, target = context.model, context.policy.spillover.target_utilisation
-        pool, queue = self.endpoints.pool(model), self.queue
+        pool, queue = self.endpoints.pools[model], self.queue
         needed = pool.in_flight + queue.waiting(model) + queue.promised(model)
         return min(headroom_slots(needed, pool.slots, target), queue.idle_slots(model, 1.0))
 
     def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
         """Whether an endpoint besides those `tried` is ready that can serve a request."""
-        pool = self.endpoints.pool(context.model)
+        pool = self.endpoints.pools[context.model]
         unable = self.unable(context, pool)
         return any(view.ready and view.name not in tried and view.name not in unable for view in pool.views)
 
@@ -131,7 +131,7 @@ class LocalTargets:
 
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
-        pool = self.endpoints.pool(model)
+        pool = self.endpoints.pools[model]
         return pool.in_flight < pool.slots and not self.queue.is_awaited(model)
 
     def cached_s(self, context: RequestContext, now: float) -> float:
@@ -145,14 +145,14 @@ class LocalTargets:
             return 0.0
         if self.queue.waiting_here(model) >= known.queueing.max_length:
             return 0.0
-        return self.chooser.spared_s(self.endpoints.pool(model), context.estimate, now)
+        return self.chooser.spared_s(self.endpoints.pools[model], context.estimate, now)
 
     def may_become_ready(self, model: Model, max_wait_s: float) -> bool:
         """Whether an endpoint of a model, of which none is ready, may become ready within the wait of a request.
 
         True if one loads, restarts or is ejected, and if one can wake or start within `max_wait_s` seconds.
         """
-        if self.endpoints.pool(model.name).ready:
+        if self.endpoints.pools[model.name].ready:
             return False
         if self.on_demand is not None:
             may_wake = self.on_demand.may_wake(model, max_wait_s)
@@ -161,7 +161,7 @@ class LocalTargets:
         cold_start_s = model.scaling.cold_start_s
         if self.endpoints.may_become_ready(model.name, cold_start_s):
             return True
-        return not self.endpoints.is_known(model.name) and 0.0 < cold_start_s <= max_wait_s
+        return model.name not in self.endpoints.pools and 0.0 < cold_start_s <= max_wait_s
 
     def at_object(
         self, context: RequestContext, request: ObjectRequest, endpoint_name: str, now: float, *, in_turn: bool
@@ -171,7 +171,7 @@ class LocalTargets:
         Args:
             in_turn: whether a request that occupies a slot may start here now.
         """
-        pool = self.endpoints.pool(context.model)
+        pool = self.endpoints.pools[context.model]
         index = pool.positions.get(endpoint_name)
         if index is None:
             return _NOT_FOUND
@@ -190,14 +190,14 @@ class LocalTargets:
 
     def at_address(self, model: str, address: str) -> Endpoint | None:
         """Return the endpoint of a model that listens at `address` (`ip:port`); None if there is none."""
-        return next((each for each in self.endpoints.pool(model).endpoints if str(each.address) == address), None)
+        return next((each for each in self.endpoints.pools[model].endpoints if str(each.address) == address), None)
 
     def alternatives(self, context: RequestContext, attempt: LocalAttempt, count: int) -> list[Endpoint]:
         """Return up to `count` ready endpoints, least loaded first, for a request that `attempt` turns out to fail.
 
         They receive the same request as the endpoint of `attempt`. Nothing is reserved on them.
         """
-        pool = self.endpoints.pool(context.model)
+        pool = self.endpoints.pools[context.model]
         excluded = excluded_endpoints(pool, context) | {attempt.endpoint_name}
         others = [
             each
@@ -220,7 +220,7 @@ class LocalTargets:
             return Reason.SATURATED
         if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
-        pool, age_s = self.endpoints.pool(context.model), self._services.shared_load.age_s()
+        pool, age_s = self.endpoints.pools[context.model], self._services.shared_load.age_s()
         excluded = excluded_endpoints(pool, context)
         contexts = pool.contexts
         if contexts is not None and (contexts.is_mixed or contexts.may_exceed(context.estimate.ask)):

@@ -152,7 +152,7 @@ class QueueDispatcher:
         """
         if self.higher_waits(model, BATCH_PRIORITY):
             return 0
-        pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
+        pool, coupled = self._endpoints.pools[model], self._endpoints.groups.coupled(model)
         promised = 0 if preempts else self.promised(model)
         idle = max(0, ceil(max_use * pool.slots) - pool.in_flight - promised)
         if not idle or not coupled:
@@ -174,7 +174,7 @@ class QueueDispatcher:
             without: names of endpoints that cannot serve the request; inf if there are no others.
         """
         if pool is None:
-            pool = self._endpoints.pool(model)
+            pool = self._endpoints.pools[model]
         return self._wait_behind(model, pool, without, self.waiting(model))
 
     def _wait_behind(
@@ -216,7 +216,7 @@ class QueueDispatcher:
         """
         context, unable = waiter.context, waiter.unable
         model = context.model
-        pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
+        pool, max_wait_s = self._endpoints.pools[model], context.max_wait_s
         queue, known = self._queue(model), context.policy.models.get(model)
         if known is not None:
             queue.use(known.queueing)
@@ -270,7 +270,7 @@ class QueueDispatcher:
         """Serve what waits at any agent of the region, after the load or a queue of another one has changed."""
         self.room_appeared()
         for model in self._shared_load.remote_queues:
-            if not self._endpoints.pool(model).has_room:
+            if not self._endpoints.pools[model].has_room:
                 queue = self._queues.get(model)
                 self.running_batch.make_room(model, queue.length_without_batch() if queue else 0, self._clock())
 
@@ -306,7 +306,7 @@ class QueueDispatcher:
         queue, now = self._queues.get(model), self._clock()
         if not queue:
             return None
-        has_room = self._endpoints.pool(model).has_room
+        has_room = self._endpoints.pools[model].has_room
         return explain_queue(queue, self._other_heads(model, now), now, has_room=has_room)
 
     def _other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
@@ -338,7 +338,7 @@ class QueueDispatcher:
         offers = Pass(queue, self._other_heads(model, now), now, elsewhere=elsewhere)
         dispatched = 0
         while dispatched < MAX_AT_ONCE:
-            offer = offers.next(now, has_room=self._endpoints.pool(model).has_room)
+            offer = offers.next(now, has_room=self._endpoints.pools[model].has_room)
             entry = offer.request
             if entry is None:
                 if offer.left_to is not None and model not in self._yielding:
@@ -370,7 +370,7 @@ class QueueDispatcher:
 
     def _end_turn(self, model: str, queue: ModelQueue[Waiter], left_to: QueueHead) -> None:
         del self._yielding[model]
-        if self._endpoints.pool(model).has_room:
+        if self._endpoints.pools[model].has_room:
             queue.pass_over(left_to, self._clock())
         self.room_appeared()
 

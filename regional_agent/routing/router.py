@@ -205,7 +205,7 @@ class Router:
         is_ready = self.local.wait_s(context) < inf
         if not (is_ready or is_away or self.awaits_endpoint(context)):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
-        unable = self.local.unable(context, self.local.endpoints.pool(context.model))
+        unable = self.local.unable(context, self.local.endpoints.pools[context.model])
         waiter = Waiter(context, self._try_again, on_target, unable)
         return self.queue.join(waiter, size_bytes, now, elsewhere=elsewhere)
 
@@ -292,7 +292,7 @@ class Router:
         if not isinstance(target, Reason):
             return target
         if target is _TOO_LONG:
-            return self.local.too_long(context, self.local.endpoints.pool(context.model).largest_context)
+            return self.local.too_long(context, self.local.endpoints.pools[context.model].largest_context)
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)

@@ -97,7 +97,7 @@ class RunningBatch:
         return len(self._candidates(model, excluded)) + self._in_pool(model, elsewhere, excluded)
 
     def _candidates(self, model: str, excluded: Container[str] = ()) -> list[LocalAttempt]:
-        names = self._endpoints.pool(model).positions
+        names = self._endpoints.pools[model].positions
         return [
             attempt
             for attempt in self._running
@@ -105,7 +105,7 @@ class RunningBatch:
         ]
 
     def _in_pool(self, model: str, by_endpoint: Mapping[str, int], excluded: Container[str] = ()) -> int:
-        names = self._endpoints.pool(model).positions
+        names = self._endpoints.pools[model].positions
         return sum(count for name, count in by_endpoint.items() if name in names and name not in excluded)
 
     def make_room(
@@ -121,7 +121,7 @@ class RunningBatch:
         candidates = self._candidates(model, excluded) if self._running else []
         if not candidates:
             return False
-        pool = self._endpoints.pool(model)
+        pool = self._endpoints.pools[model]
         own = self._shared_load.agent
         policy = self._running[candidates[0]].context.policy
         patience_s, patient = policy.preemption_patience_s(model, pool.service_s), waiting

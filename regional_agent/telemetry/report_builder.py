@@ -121,7 +121,7 @@ class ReportBuilder:
                 in_flight=pool.in_flight + self._state.queue.waiting(model),
                 service_s=pool.service_s,
                 completions=min(MEMORY_COMPLETIONS, sum(endpoint.completions for endpoint in pool.endpoints)),
-                burst_slots=endpoints.burst_pool(model).slots,
+                burst_slots=endpoints.burst_pools[model].slots,
             )
             for model, pool in endpoints.pools.items()
         )

@@ -73,7 +73,7 @@ async def serving(
         await agent.endpoints.sources.reload_file()
         agent.endpoints.start()
         stack.push_async_callback(agent.endpoints.stop)
-        await until(lambda: agent.endpoints.pool(MODEL).ready == len(engines))
+        await until(lambda: agent.endpoints.pools[MODEL].ready == len(engines))
         yield agent
 
 
@@ -89,9 +89,9 @@ async def test_an_adapter_is_served_where_it_is_loaded_and_counts_as_its_base_mo
             assert answer.status == 200
         assert (sql.asked_for, plain.asked_for) == (["lora-sql"] * 6, [])
         assert {model for model, _ in agent.offered} == {MODEL}
-        assert agent.endpoints.pool("lora-sql").ready == 0
+        assert agent.endpoints.pools["lora-sql"].ready == 0
         assert b"lora-sql" not in agent.metrics.render()
-        assert [sorted(endpoint.reported.adapters) for endpoint in agent.endpoints.pool(MODEL).endpoints] == [
+        assert [sorted(endpoint.reported.adapters) for endpoint in agent.endpoints.pools[MODEL].endpoints] == [
             [],
             ["lora-sql"],
         ]
@@ -200,7 +200,7 @@ async def test_an_adapter_that_fails_at_one_endpoint_leaves_that_endpoint_and_no
     sick, well = LoraEngine("lora-sql", "lora-js"), LoraEngine("lora-sql")
     sick.broken = {"lora-sql", "lora-js"}
     async with serving(tmp_path, [sick, well]) as agent:
-        first = agent.endpoints.pool(MODEL).endpoints[0]
+        first = agent.endpoints.pools[MODEL].endpoints[0]
         for _ in range(40):
             assert (await ask(agent, body=chat("lora-sql"))).status == 200, "the other endpoint serves it"
             if first.adapter_ejections.out(clock()):

@@ -152,7 +152,7 @@ async def test_models_that_share_an_engine_are_reported_and_granted_once(
     de.engines = [(de.engine, "m, n", 10), (SmallHttp(lambda *_: (200, b"")), "n", 10)]
     async with de.running() as here, es.running() as there:
         await publish(own_etcd)
-        await until(lambda: here.endpoints.pool("n").ready == 2 and there.readiness.not_ready_reason() is None)
+        await until(lambda: here.endpoints.pools["n"].ready == 2 and there.readiness.not_ready_reason() is None)
         await until(lambda: bool(de.reports) and de.reports[-1].groups[:1] != () and de.reports[-1].pools[1].ready == 2)
         report = de.reports[-1]
         assert {pool.model: pool.slots for pool in report.pools} == {"m": 10, "n": 20}
@@ -186,7 +186,7 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         view = here.peers.view("eu-es", "m", time.monotonic())
         assert (view.ready, view.credits) == (True, 0)
 
-        engine = here.endpoints.pool("m").endpoints[0]
+        engine = here.endpoints.pools["m"].endpoints[0]
         held = [here.shared_load.reserve(Reservation(engine)) for _ in range(6)]
         assert here.router.batch.views((), "m", 0.0)["eu-de"].expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
@@ -243,12 +243,12 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
     drains = (DrainedEndpoint("gpu-1", "drain endpoint x of eu-de/gpu-1: heat"), DrainedEndpoint("gone", "y"))
     drained = msgspec.structs.replace(plan("eu-de", 2), drained_endpoints=drains)
     async with de.running() as here:
-        await until(lambda: here.endpoints.pool("m").slots == 10)
-        busy = here.endpoints.pool("m").endpoints[1]
+        await until(lambda: here.endpoints.pools["m"].slots == 10)
+        busy = here.endpoints.pools["m"].endpoints[1]
         running = here.shared_load.reserve(Reservation(busy))
         await store.commit((), (Put(keys.plan("eu-de"), encode(drained)),))
-        await until(lambda: here.endpoints.pool("m").slots == 4)
-        assert (here.endpoints.pool("m").ready, here.endpoints.pool("m").in_flight) == (1, 0)
+        await until(lambda: here.endpoints.pools["m"].slots == 4)
+        assert (here.endpoints.pools["m"].ready, here.endpoints.pools["m"].in_flight) == (1, 0)
         model = POLICY.models["m"]
         considered = {each.name: each for each in here.router.local.consider(model, "", "", 0.0)}
         assert considered["gpu-1"].reason is Reason.ENDPOINT_DRAINING
@@ -264,11 +264,11 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
     await store.close()
     await asyncio.to_thread(own_etcd.kill)
     async with de.running() as again:
-        await until(lambda: again.endpoints.pool("m").ready == 1)
-        await until(lambda: again.endpoints.pool("m").endpoints[1].health.ready)
-        assert [view.name for view in again.endpoints.pool("m").views if view.takes_more] == ["gpu-0"]
+        await until(lambda: again.endpoints.pools["m"].ready == 1)
+        await until(lambda: again.endpoints.pools["m"].endpoints[1].health.ready)
+        assert [view.name for view in again.endpoints.pools["m"].views if view.takes_more] == ["gpu-0"]
         again.endpoints.use_drains({})
-        assert again.endpoints.pool("m").slots == 10
+        assert again.endpoints.pools["m"].slots == 10
 
 
 async def test_a_probe_with_the_certificate_of_another_region_is_rejected(
@@ -370,10 +370,10 @@ async def test_starts_and_serves_without_control_plane_etcd_and_redis(
             assert again.config.plan == plan("eu-de")
             await until(lambda: again.readiness.not_ready_reason() is None)
             await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
-            reservation = again.shared_load.reserve(Reservation(again.endpoints.pool("m").endpoints[0]))
-            assert again.endpoints.pool("m").in_flight == 1
+            reservation = again.shared_load.reserve(Reservation(again.endpoints.pools["m"].endpoints[0]))
+            assert again.endpoints.pools["m"].in_flight == 1
             again.shared_load.release(reservation)
-            assert again.endpoints.pool("m").in_flight == 0
+            assert again.endpoints.pools["m"].in_flight == 0
             assert not again.shared_load.up
             await until(lambda: there.peers.state("eu-de") is not RegionState.UNKNOWN)
 

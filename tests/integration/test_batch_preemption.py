@@ -57,7 +57,7 @@ class Gate:
 
 def preempts(agent: Agent, max_wait_s: float | None = None, patience_s: float = 0.0) -> None:
     policy = agent.config.policy
-    percent = 100.0 * patience_s / agent.endpoints.pool(MODEL).service_s
+    percent = 100.0 * patience_s / agent.endpoints.pools[MODEL].service_s
     queueing = Queueing(preempt_batch=True, max_wait_s=max_wait_s, preempt_wait_percent=percent)
     models = {name: replace(model, queueing=queueing) for name, model in policy.models.items()}
     agent.config.policy = replace(policy, models=models)
@@ -93,7 +93,7 @@ async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Pat
         assert sorted(each["custom_id"] for each in results) == [f"r{n}" for n in range(REQUESTS)]
         assert len(gate.starts) == REQUESTS + 1, "one engine run more, that of the preempted request"
         assert agent.counted() == {"ok": REQUESTS + 1}
-        endpoint = agent.endpoints.pool(MODEL).endpoints[0]
+        endpoint = agent.endpoints.pools[MODEL].endpoints[0]
         assert not endpoint.ejection.is_ejected
         assert agent.proxy.retry_budget.allows_one(agent.proxy.clock())
     lost = [record for record in records_in(tmp_path / "ledger") if record.kind == RecordKind.LOST_ATTEMPT]
@@ -230,7 +230,7 @@ async def test_chats_at_one_agent_take_the_slots_of_a_batch_at_another(
             preempts(agent)
         batch = await client.started(input_file(REQUESTS))
         await until(lambda: len(gate.running) == 3)
-        await until(lambda: two.endpoints.pool(MODEL).in_flight == 3)
+        await until(lambda: two.endpoints.pools[MODEL].in_flight == 3)
         found = await asyncio.gather(*(ask(two) for _ in range(chats)))
         assert [status for status, _, _ in found] == [200] * chats
         assert 1 <= len(gate.aborted) <= chats

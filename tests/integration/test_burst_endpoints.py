@@ -97,7 +97,7 @@ async def test_nothing_reaches_an_idle_burst_endpoint_while_the_others_are_probe
             (endpoint,) = [each for each in agent.endpoints.every() if each.spec.burst]
             assert endpoint.view.ready
             assert endpoint_report(endpoint).is_burst
-            assert agent.endpoints.pool(MODEL).slots == 4, "its slots are no capacity"
+            assert agent.endpoints.pools[MODEL].slots == 4, "its slots are no capacity"
             await agent.endpoints.stop()
         assert (burst.connections, burst.targets) == (0, [])
 
@@ -233,7 +233,7 @@ async def test_a_configured_status_path_alone_is_probed(tmp_path: Path) -> None:
         (endpoint,) = [each for each in agent.endpoints.every() if each.spec.burst]
         burst.status = 500
         await until(lambda: not endpoint.view.ready)
-        assert agent.endpoints.burst_pool(MODEL).ready == 0
+        assert agent.endpoints.burst_pools[MODEL].ready == 0
         await agent.endpoints.stop()
 
 

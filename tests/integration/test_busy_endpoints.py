@@ -53,7 +53,7 @@ async def in_front_of(server: SerialServer, directory: Path, kind: str = "http")
     async with running_agent(directory, [server.address], slots=1, queue=0, limits=LIMITS, options=options) as agent:
         agent.endpoints.start()
         try:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             yield agent
         finally:
             await agent.endpoints.stop()
@@ -76,7 +76,7 @@ async def test_a_server_with_one_thread_stays_ready_during_a_long_job(
     server: SerialServer, tmp_path: Path, clock: AdvancingClock, kind: str
 ) -> None:
     async with in_front_of(server, tmp_path, kind) as agent:
-        (endpoint,) = agent.endpoints.pool(MODEL).endpoints
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
         weight = endpoint.view.weight
         first = await send(agent)
         await until(lambda: endpoint.view.in_flight == 1)
@@ -88,7 +88,7 @@ async def test_a_server_with_one_thread_stays_ready_during_a_long_job(
         assert (endpoint.health.state, endpoint.health.failure_points) == (EndpointState.READY, 0)
         assert not endpoint.ejection.is_ejected
         assert endpoint.view.weight >= weight
-        assert agent.endpoints.pool(MODEL).ready == 1
+        assert agent.endpoints.pools[MODEL].ready == 1
         server.finish_request()
         assert (await first.answer()).status == 200
         server.finish_request()
@@ -105,7 +105,7 @@ async def test_a_job_that_takes_longer_than_anything_explains_is_a_failure(
     # The clock skips two minutes at once, after which an agent would judge no endpoint at first.
     monkeypatch.setattr("regional_agent.endpoints.endpoint_progress.MAX_LATE_S", float("inf"))
     async with in_front_of(server, tmp_path) as agent:
-        (endpoint,) = agent.endpoints.pool(MODEL).endpoints
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
         client = await send(agent)
         await until(lambda: endpoint.occupation.busy_since < inf)
         # A probe from before the request may yet be answered.
@@ -114,7 +114,7 @@ async def test_a_job_that_takes_longer_than_anything_explains_is_a_failure(
         await until(lambda: endpoint.health.state is EndpointState.DOWN)
         server.finish_request()
         assert (await client.answer()).status == 200
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
         client.close()
 
 
@@ -122,7 +122,7 @@ async def test_a_job_whose_client_left_still_occupies_the_server(
     server: SerialServer, tmp_path: Path, clock: AdvancingClock
 ) -> None:
     async with in_front_of(server, tmp_path) as agent:
-        (endpoint,) = agent.endpoints.pool(MODEL).endpoints
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
         client = await send(agent)
         await until(lambda: endpoint.occupation.is_engaged)
         client.close()
@@ -135,7 +135,7 @@ async def test_a_job_whose_client_left_still_occupies_the_server(
 
 async def test_a_server_that_ends_during_a_job_is_down_at_once(server: SerialServer, tmp_path: Path) -> None:
     async with in_front_of(server, tmp_path) as agent:
-        (endpoint,) = agent.endpoints.pool(MODEL).endpoints
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
         client = await send(agent)
         await until(lambda: endpoint.occupation.is_engaged)
         server.popen.kill()
@@ -146,7 +146,7 @@ async def test_a_server_that_ends_during_a_job_is_down_at_once(server: SerialSer
 
 async def test_a_late_probe_is_not_repeated(server: SerialServer, tmp_path: Path) -> None:
     async with in_front_of(server, tmp_path) as agent:
-        (endpoint,) = agent.endpoints.pool(MODEL).endpoints
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
         client = await send(agent)
         await until(lambda: endpoint.view.in_flight == 1)
         await see_late_probes(endpoint)

@@ -58,7 +58,7 @@ async def between(process: EngineProcess, directory: Path, **faults: Any) -> Asy
     async with running_agent(directory, addresses) as agent:
         agent.endpoints.start()
         try:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
             await turn(addresses[SICK], **faults)
             yield agent
         finally:
@@ -89,7 +89,7 @@ async def ask(agent: Agent, model: str = MODEL) -> Answer | None:
 
 
 def first(agent: Agent) -> Endpoint:
-    return agent.endpoints.pool(MODEL).endpoints[SICK]
+    return agent.endpoints.pools[MODEL].endpoints[SICK]
 
 
 async def ask_until_ejected(agent: Agent) -> None:
@@ -134,7 +134,7 @@ async def test_client_errors_eject_no_endpoint(process: EngineProcess, tmp_path:
             client.send(post(json.dumps({"model": MODEL, "messages": "no list"}).encode()))
             assert (await client.answer()).status == 400
             client.close()
-        assert agent.endpoints.pool(MODEL).ejected == 0
+        assert agent.endpoints.pools[MODEL].ejected == 0
 
 
 async def test_a_full_engine_is_busy_and_not_ejected(process: EngineProcess, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_an_engine_that_reports_unhealthy_gets_no_requests_until_it_recove
     process: EngineProcess, tmp_path: Path
 ) -> None:
     async with between(process, tmp_path, refuse_health=True) as agent:
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         await until(lambda: pool.ready == 1)
         assert not first(agent).ejection.is_ejected
         await turn(first(agent).address)
@@ -163,7 +163,7 @@ async def test_the_only_engine_of_a_model_is_never_ejected(process: EngineProces
             answer = await ask(agent)
             assert answer is not None
             assert answer.status == 500
-        assert agent.endpoints.pool(MODEL).ready == 1
+        assert agent.endpoints.pools[MODEL].ready == 1
     await turn(address)
 
 
@@ -188,7 +188,7 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
         running_agent(tmp_path, [stalling.address, well.address], limits=limits) as agent,
     ):
         await ask_until_ejected(agent)
-        assert [view.ready for view in agent.endpoints.pool(MODEL).views] == [False, True]
+        assert [view.ready for view in agent.endpoints.pools[MODEL].views] == [False, True]
     patient = Limits(stall_timeout_s=20.0, idle_linger_s=0.0)
     async with (
         engine(stall_after_one_chunk) as stalling,
@@ -197,7 +197,7 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
     ):
         await asyncio.gather(*(give_up_after_the_head(agent) for _ in range(8)))
         assert min(len(stalling.requests), len(sibling.requests)) >= RULES.consecutive_failures
-        assert agent.endpoints.pool(MODEL).ejected == 0
+        assert agent.endpoints.pools[MODEL].ejected == 0
 
 
 async def break_for_poison(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +249,7 @@ async def test_a_tenant_whose_prompts_break_engines_ejects_none(tmp_path: Path, 
             assert await send_to_each("b", "hello") == [200] * 3
             for _ in range(RULES.consecutive_failures + 1):
                 assert 200 not in await send_to_each("a", prompt)
-            assert agent.endpoints.pool(MODEL).ejected == 0
+            assert agent.endpoints.pools[MODEL].ejected == 0
             assert await send_to_each("b", "hello") == [200] * 3
         finally:
             await agent.endpoints.stop()

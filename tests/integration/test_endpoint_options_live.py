@@ -123,7 +123,7 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
             "engine_names": {MODEL: "org/llama"},
         }
         async with serving(tmp_path, entry) as agent:
-            pool = agent.endpoints.pool(MODEL)
+            pool = agent.endpoints.pools[MODEL]
             await until(lambda: pool.ready == 1 and bool(named(agent, "gpu-0").readings))
             assert named(agent, "gpu-0").reported.loaded == {MODEL}
             reply = await ask(agent, "X-Team: of-the-client")
@@ -143,7 +143,7 @@ async def test_a_credential_may_have_a_custom_header(tmp_path: Path) -> None:
     async with KeyedEngine(MODEL, header="x-api-key") as keyed:
         entry = {"url": keyed.url, "credential_file": str(secret), "credential_header": "X-Api-Key"}
         async with serving(tmp_path, entry) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             reply = await ask(agent, "x-api-key: of-the-client", "x_api_key: too")
             assert reply.status == 200
             ((headers, _),) = keyed.requests_to(CHAT)
@@ -158,7 +158,7 @@ async def test_a_metrics_page_on_another_port_receives_no_credential(tmp_path: P
     async with KeyedEngine(MODEL, base_path="/llama") as keyed, KeyedEngine(secret="") as metrics:
         entry = {"url": keyed.url, "base_path": "/llama", "metrics_port": metrics.port, "health": "/llama/health"}
         async with serving(tmp_path, {**entry, "credential_file": str(secret), "headers": {"x-team": "a"}}) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1 and bool(named(agent, "gpu-0").readings))
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1 and bool(named(agent, "gpu-0").readings))
             ((target, headers, _), *_) = metrics.received
             assert target == "/metrics"
             assert headers.keys().isdisjoint({b"authorization", b"x-team"})
@@ -171,15 +171,15 @@ async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_
         with structlog.testing.capture_logs() as logs:
             async with serving(tmp_path, {"url": keyed.url, "credential_file": str(secret)}) as agent:
                 endpoint = named(agent, "gpu-0")
-                await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+                await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
                 shown = [statuses(agent)]
                 keyed.secret = NEXT_SECRET
                 assert (await ask(agent)).status == 503, "the engine's own 401 does not reach the client"
                 assert "rejects the secret in" in endpoint_status(endpoint, None)["problem"]
-                await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
+                await until(lambda: agent.endpoints.pools[MODEL].ready == 0)
                 shown.append(statuses(agent))
                 put(secret, NEXT_SECRET)
-                await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+                await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
                 assert (await ask(agent)).status == 200
                 assert endpoint_status(endpoint, None)["problem"] is None
                 put(secret, "two\nlines\n")
@@ -211,7 +211,7 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
     async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
         entries = {"url": keyed.url, "credential_file": str(secret)}, {"url": plain.url}
         async with serving(tmp_path, *entries) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             problem = endpoint_status(named(agent, "gpu-0"), None)["problem"]
             missing = (
                 "cannot read the credential: No such file or directory; put the engine's secret there, on one line"
@@ -226,7 +226,7 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
             fresh.replace(secret)
             await until(lambda: "accessible to every user" in named(agent, "gpu-0").problem)
             secret.chmod(0o600)
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
 
 
 async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
     async with KeyedEngine(MODEL) as keyed, KeyedEngine(MODEL, secret="") as plain:
         keyed_entry = {"url": keyed.url, "credential_file": str(secret), "engine": "http"}
         async with serving(tmp_path, keyed_entry, {"url": plain.url, "engine": "http"}) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
             endpoint = named(agent, "gpu-0")
 
             async def is_ejected() -> bool:
@@ -261,7 +261,7 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
 
 async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_path: Path) -> None:
     async with KeyedEngine(MODEL) as keyed, serving(tmp_path, {"url": keyed.url, "engine": "http"}) as agent:
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
         for _ in range(6):
             assert (await ask(agent)).status == 401
         assert named(agent, "gpu-0").ejection.failures == 0
@@ -303,7 +303,7 @@ async def test_a_body_whose_model_cannot_be_replaced_is_not_sent(tmp_path: Path)
     async with KeyedEngine("org/llama", secret="") as alias, KeyedEngine(MODEL, secret="") as plain:
         entries = {"url": alias.url, "engine_names": {MODEL: "org/llama"}}, {"url": plain.url}
         async with serving(tmp_path, *entries) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
             for _ in range(8):
                 assert (await ask(agent, body=escaped)).status == 200
             assert len(plain.requests_to(CHAT)) == 8
@@ -323,7 +323,7 @@ async def test_a_large_upload_is_renamed_while_it_arrives(tmp_path: Path) -> Non
     async with engine(answers_200) as gpu:
         entry = {"url": f"http://{gpu.address}", "engine": "http", "engine_names": {MODEL: "org/whisper"}}
         async with serving(tmp_path, entry, limits=LIMITS) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             body, renamed = form(MODEL), form("org/whisper")
             client = await RawClient.connect(agent.traffic)
             head = post(body, "Content-Type: multipart/form-data; boundary=b", path="/v1/audio/transcriptions")
@@ -372,16 +372,16 @@ async def test_mutual_tls_with_certificates_that_change(tmp_path: Path, made: Pa
         own = {"client_certificate_file": str(tmp_path / "live.pem"), "client_key_file": str(tmp_path / "live.key")}
         entry = {"url": f"https://{gpu.address}", "engine": "http", "ca_file": str(made / "ours.pem"), **own}
         agent = await stack.enter_async_context(serving(tmp_path, entry))
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
         assert (await ask(agent)).status == 200
         assert set(shown) == {"agent"}
         offer("next")
         await until(lambda: shown[-1] == "next")
         assert (await ask(agent)).status == 200
         offer("intruder")
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 0)
         offer("agent")
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
 
 
 @pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
@@ -396,7 +396,7 @@ async def test_requests_to_an_engine_have_the_name_in_its_certificate(tmp_path: 
     async with engine(answers_200, tls) as gpu:
         entry = {"dns": f"https://localhost:{gpu.address.port}", "engine": "http", "ca_file": str(made / "ours.pem")}
         async with serving(tmp_path, entry) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             answer = await ask(agent)
             assert (answer.status, answer.headers["x-penstock-endpoint"]) == (200, "gpu-0-127.0.0.1")
             assert {received.header("host") for received in gpu.requests} == {f"localhost:{gpu.address.port}"}
@@ -423,7 +423,7 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             {"url": f"https://{misnamed.address}", **common, "server_name": "not-in-it.test"},
         )
         async with serving(tmp_path, *entries) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             assert named(agent, "gpu-0").view.ready
             for _ in range(4):
                 assert (await ask(agent)).status == 200
@@ -432,7 +432,7 @@ async def test_an_engine_that_the_authorities_of_its_entry_did_not_sign_receives
             other_authority = {**entries[0], "ca_file": str(made / "stranger.pem")}
             write(tmp_path, other_authority)
             await agent.endpoints.sources.reload_file()
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 0)
             before = len(good.requests)
             assert (await ask(agent)).status == 503
             assert len(good.requests) == before
@@ -444,7 +444,7 @@ async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -
     with running_engines(tmp_path, {"name": "keyed", **served}) as process:
         entry = {"url": process.urls["keyed"], "base_path": "/llama", "engine_names": {MODEL: name}}
         async with serving(tmp_path, entry) as agent:
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
             assert (await ask(agent)).status == 401, "without a credential, the engine's answer is the client's"
             secret = put(tmp_path / "key", SECRET)
             write(tmp_path, {**entry, "credential_file": str(secret)})

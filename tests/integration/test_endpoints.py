@@ -107,7 +107,7 @@ def named(endpoints: EndpointSet, name: str) -> Endpoint:
 
 
 async def test_becomes_ready_by_probes_over_kept_connections(endpoints: EndpointSet, engines: list[Engine]) -> None:
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     assert (pool.ready, pool.slots, [view.ready for view in pool.views]) == (0, 0, [False, False])
     endpoints.start()
     await until(lambda: pool.ready == 2)
@@ -115,14 +115,14 @@ async def test_becomes_ready_by_probes_over_kept_connections(endpoints: Endpoint
     assert [view is endpoint.view for view, endpoint in zip(pool.views, pool.endpoints, strict=True)] == [True, True]
     await until(lambda: min(engine.requests for engine in engines) >= 8)
     assert max(engine.connections for engine in engines) <= 3
-    assert endpoints.pool("other").ready == 0
+    assert endpoints.pools["other"].ready == 0
 
 
 async def test_an_endpoint_fails_and_recovers_with_its_health_check(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     engines[0].status = 503
     await until(lambda: not pool.views[0].ready)
@@ -153,7 +153,7 @@ async def test_endpoints_that_serve_another_revision_are_marked_and_refused_if_p
 
     endpoints.start()
     try:
-        pool = endpoints.pool("m")
+        pool = endpoints.pools["m"]
         await until(lambda: pool.ready == 2)
         first, second = pool.endpoints
         report = endpoint_report(second)
@@ -191,7 +191,7 @@ async def test_a_failed_connect_removes_the_endpoint_until_a_good_probe(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     pool.endpoints[0].connection_failed()
     assert (pool.ready, pool.views[0].ready) == (1, False)
@@ -202,7 +202,7 @@ async def test_a_silent_engine_under_load_is_not_failed_by_one_late_probe(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     engines[0].silent = True
     engines[0].asked.clear()
@@ -213,7 +213,7 @@ async def test_a_silent_engine_under_load_is_not_failed_by_one_late_probe(
 
 async def test_pool_numbers_follow_reservations_and_readiness(endpoints: EndpointSet, engines: list[Engine]) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     first, second = pool.endpoints
     first.take()
@@ -236,7 +236,7 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
 
 async def test_service_time_starts_at_the_prior_of_the_policy(endpoints: EndpointSet) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     assert pool.service_s == DEFAULT_SERVICE_S
     endpoints.use_policy(Policy(regions={}, models={"m": Model("m", 2.0)}, tenants={}, residency=()))
@@ -250,14 +250,14 @@ async def test_the_file_is_read_again_when_it_changes(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
-    kept, gone = endpoints.pool("m").endpoints
+    await until(lambda: endpoints.pools["m"].ready == 2)
+    kept, gone = endpoints.pools["m"].endpoints
     kept.take()
     gone.take()
     file = tmp_path / "endpoints.yaml"
     file.write_text(entry("gpu-0", engines[0].url, slots=9, models="m, n") + entry("gpu-2", engines[1].url))
-    await until(lambda: endpoints.pool("n").ready == 1 and endpoints.pool("m").ready == 2)
-    assert endpoints.pool("m").endpoints[0] is kept
+    await until(lambda: endpoints.pools["n"].ready == 1 and endpoints.pools["m"].ready == 2)
+    assert endpoints.pools["m"].endpoints[0] is kept
     assert (kept.view.slots, kept.view.limit, kept.view.in_flight) == (9, 11, 1)
     assert gone.view.draining
     assert gone in endpoints.every()
@@ -271,7 +271,7 @@ async def test_an_endpoint_that_returns_while_draining_keeps_its_requests(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     returning = named(endpoints, "gpu-0")
     for _ in range(6):
         returning.take()
@@ -281,15 +281,15 @@ async def test_an_endpoint_that_returns_while_draining_keeps_its_requests(
     await until(lambda: returning.view.draining)
     engines[0].status = 503
     file.write_text(both)
-    await until(lambda: [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-0", "gpu-1"])
+    await until(lambda: [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == ["gpu-0", "gpu-1"])
     assert named(endpoints, "gpu-0") is returning
     assert (returning.view.in_flight, returning.view.takes_more, returning.view.ready) == (6, False, False)
     engines[0].status = 200
     await until(lambda: returning.view.ready)
-    assert endpoints.pool("m").in_flight == 6
+    assert endpoints.pools["m"].in_flight == 6
     for _ in range(6):
         returning.give_back()
-    assert (returning.view.takes_more, endpoints.pool("m").in_flight) == (True, 0)
+    assert (returning.view.takes_more, endpoints.pools["m"].in_flight) == (True, 0)
 
 
 async def test_a_new_kind_of_engine_at_an_address_is_detected(
@@ -301,7 +301,7 @@ async def test_a_new_kind_of_engine_at_an_address_is_detected(
     file.write_text(plain)
     await endpoints.sources.reload_file()
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     endpoint = named(endpoints, "gpu-0")
     file.write_text(plain.replace("engine: http", "engine: vllm"))
     await until(lambda: Signal.QUEUED in endpoint.readings)
@@ -319,20 +319,20 @@ async def test_a_file_that_was_unreadable_is_read_again(endpoints: EndpointSet, 
     assert "Too many open files" in (endpoints.sources.problem or "")
     await endpoints.sources.reload_file()
     assert endpoints.sources.problem is None
-    assert len(endpoints.pool("m").endpoints) == 3
+    assert len(endpoints.pools["m"].endpoints) == 3
 
 
 async def test_a_bad_or_missing_file_changes_nothing_and_is_reported(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     await until(lambda: pool.ready == 2)
     file = tmp_path / "endpoints.yaml"
     good = file.read_text()
     file.write_text(entry("gpu-0", engines[0].url, slots=0))
     await until(lambda: "slots" in (endpoints.sources.problem or ""))
-    assert endpoints.pool("m") is pool
+    assert endpoints.pools["m"] is pool
     assert pool.slots == 8
     aside = file.rename(tmp_path / "aside.yaml")
     await until(lambda: "cannot read" in (endpoints.sources.problem or ""))
@@ -340,19 +340,19 @@ async def test_a_bad_or_missing_file_changes_nothing_and_is_reported(
     aside.write_text(good)
     aside.rename(file)
     await until(lambda: endpoints.sources.problem is None)
-    assert endpoints.pool("m").endpoints == pool.endpoints
+    assert endpoints.pools["m"].endpoints == pool.endpoints
 
 
 async def test_an_endpoint_with_another_address_is_a_new_endpoint(
     endpoints: EndpointSet, engines: list[Engine], tmp_path: Path
 ) -> None:
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     before = named(endpoints, "gpu-0")
     (tmp_path / "endpoints.yaml").write_text(entry("gpu-0", engines[1].url))
-    await until(lambda: endpoints.pool("m").endpoints != [] and len(endpoints.pool("m").endpoints) == 1)
+    await until(lambda: endpoints.pools["m"].endpoints != [] and len(endpoints.pools["m"].endpoints) == 1)
     assert named(endpoints, "gpu-0") is not before
-    await until(lambda: endpoints.pool("m").ready == 1)
+    await until(lambda: endpoints.pools["m"].ready == 1)
 
 
 async def test_an_endpoint_is_ready_for_its_loaded_models_only(
@@ -364,15 +364,15 @@ async def test_an_endpoint_is_ready_for_its_loaded_models_only(
     engines[0].models, engines[1].models = ["base", "m"], []
     endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 1 and named(endpoints, "gpu-1").health.ready)
-    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-0"]
-    assert (endpoints.pool("m").missing, endpoints.pool("lora").missing, endpoints.pool("lora").slots) == (1, 2, 0)
+    await until(lambda: endpoints.pools["m"].ready == 1 and named(endpoints, "gpu-1").health.ready)
+    assert [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == ["gpu-0"]
+    assert (endpoints.pools["m"].missing, endpoints.pools["lora"].missing, endpoints.pools["lora"].slots) == (1, 2, 0)
     assert not named(endpoints, "gpu-1").view.ready
     engines[1].models = ["m", "lora"]
-    await until(lambda: endpoints.pool("m").ready == 2 and endpoints.pool("lora").ready == 1)
+    await until(lambda: endpoints.pools["m"].ready == 2 and endpoints.pools["lora"].ready == 1)
     engines[1].models = ["lora"]
-    await until(lambda: endpoints.pool("m").ready == 1)
-    assert endpoints.pool("lora").ready == 1
+    await until(lambda: endpoints.pools["m"].ready == 1)
+    assert endpoints.pools["lora"].ready == 1
     await endpoints.stop()
 
 
@@ -383,13 +383,13 @@ async def test_an_engine_without_the_model_is_polled_at_once_and_one_without_mod
     for engine in engines:
         engine.models = ["m"]
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     unloaded = named(endpoints, "gpu-0")
     engines[0].models = []
-    await until(lambda: endpoints.answered(unloaded, 404, ()) is not None and endpoints.pool("m").ready == 1)
-    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-1"]
+    await until(lambda: endpoints.answered(unloaded, 404, ()) is not None and endpoints.pools["m"].ready == 1)
+    assert [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == ["gpu-1"]
     engines[0].models = ["m"]
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
 
 
 async def test_each_kind_of_engine_is_polled_by_its_own_api(
@@ -402,10 +402,10 @@ async def test_each_kind_of_engine_is_polled_by_its_own_api(
     engines[0].models = ["m"]
     endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     assert engines[0].asked_for == {b"/v2/health/ready", b"/v2/models/a%2Fb/ready", b"/v2/models/m/ready"}
     assert engines[1].asked_for == {b"/ping"}
-    assert endpoints.pool("a/b").endpoints == []
+    assert endpoints.pools["a/b"].endpoints == []
     await endpoints.stop()
 
 
@@ -415,8 +415,8 @@ async def test_an_engine_is_identified_by_its_metrics_and_then_polled_by_its_own
     engines[0].models, engines[0].metrics = ["its/own-name"], b"tgi_queue_size 2\ntgi_batch_current_size 7\n"
     engines[1].metrics = b"vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
-    tgi, vllm = endpoints.pool("m").endpoints
+    await until(lambda: endpoints.pools["m"].ready == 2)
+    tgi, vllm = endpoints.pools["m"].endpoints
     await until(lambda: vllm.view.pressure == 0.5 and tgi.view.pressure == 0.5)
     assert (tgi.kind, vllm.kind) == (EngineKind.TGI, EngineKind.VLLM)
     assert {signal: reading.value for signal, reading in tgi.readings.items()} == {
@@ -451,8 +451,8 @@ async def test_an_invalid_metrics_page_is_reported_and_ejects_no_endpoint(
         engine.metrics = page
     endpoints.start()
     await until(lambda: all(endpoint.signals_problem for endpoint in endpoints.every()))
-    await until(lambda: endpoints.pool("m").ready == 2)
-    assert [view.pressure for view in endpoints.pool("m").views] == [0.0, 0.0]
+    await until(lambda: endpoints.pools["m"].ready == 2)
+    assert [view.pressure for view in endpoints.pools["m"].views] == [0.0, 0.0]
 
 
 async def test_load_headers_of_responses_are_read_and_bad_ones_reported(endpoints: EndpointSet) -> None:
@@ -469,7 +469,7 @@ async def test_load_headers_of_responses_are_read_and_bad_ones_reported(endpoint
 
 async def test_an_endpoint_that_rejects_requests_is_chosen_last_for_a_while(endpoints: EndpointSet) -> None:
     """The endpoint is idle and would be every request's first choice, so that all would be rejected there first."""
-    pool = endpoints.pool("m")
+    pool = endpoints.pools["m"]
     busy, sibling = pool.endpoints
     for endpoint in pool.endpoints:
         endpoint.probed(ProbeOutcome.GOOD)
@@ -506,10 +506,10 @@ async def test_endpoints_follow_the_addresses_of_a_name(
     endpoints = EndpointSet(EndpointSettings(tmp_path / "dns.yaml", resolve=resolve), connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
-    await until(lambda: endpoints.pool("m").ready == 1)
+    await until(lambda: endpoints.pools["m"].ready == 1)
     answers[0] = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
-    await until(lambda: endpoints.pool("m").ready == 2)
-    assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == [
+    await until(lambda: endpoints.pools["m"].ready == 2)
+    assert [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == [
         "gpus-127.0.0.1",
         "gpus-127.0.0.2",
         "gpu-1",
@@ -519,9 +519,9 @@ async def test_endpoints_follow_the_addresses_of_a_name(
     await until(
         lambda: endpoints.sources.discovery.dns.status()["engines.test"]["problem"] == "the host has no address"
     )
-    assert len(endpoints.pool("m").endpoints) == 3
+    assert len(endpoints.pools["m"].endpoints) == 3
     answers[0] = ["127.0.0.1"]
-    await until(lambda: len(endpoints.pool("m").endpoints) == 2)
+    await until(lambda: len(endpoints.pools["m"].endpoints) == 2)
     assert named(endpoints, "gpus-127.0.0.1") is staying
     assert endpoints.sources.discovery.dns.status()["engines.test"]["problem"] is None
     await endpoints.stop()
@@ -545,7 +545,7 @@ async def test_an_agent_that_starts_while_dns_fails_uses_the_stored_addresses(
     assert [endpoint.name for endpoint in restarted.every()] == ["gpus-127.0.0.1"]
     restarted.start()
     await until(lambda: restarted.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
-    await until(lambda: restarted.pool("m").ready == 1)
+    await until(lambda: restarted.pools["m"].ready == 1)
     await restarted.stop()
 
 
@@ -558,7 +558,7 @@ async def test_the_systems_resolver_does_not_block_serving(
     )
     endpoints = EndpointSet(EndpointSettings(tmp_path / "dns.yaml"), connections, Random(1))
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready >= 1)
+    await until(lambda: endpoints.pools["m"].ready >= 1)
     await until(lambda: bool(endpoints.sources.discovery.dns.status()["nobody.invalid"]["problem"]))
     assert endpoints.sources.discovery.dns.status()["nobody.invalid"]["addresses"] == ()
     await endpoints.stop()
@@ -571,7 +571,7 @@ async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
         spec = EndpointSpec("new", Address("127.0.0.1", third.port), ("m",), 4)
         assert endpoints.sources.register(spec) is None
         endpoints.start()
-        await until(lambda: endpoints.pool("m").ready == 3)
+        await until(lambda: endpoints.pools["m"].ready == 3)
         new = named(endpoints, "new")
         assert endpoints.sources.register(spec) is None
         assert endpoints.sources.register(msgspec.structs.replace(spec, slots=9)) is None
@@ -588,7 +588,7 @@ async def test_a_registered_endpoint_serves_drains_and_yields_to_the_file(
         await until(lambda: new not in endpoints.every())
         assert endpoints.sources.register(spec) is None
         (tmp_path / "endpoints.yaml").write_text(entry("new", engines[0].url))
-        await until(lambda: [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["new"])
+        await until(lambda: [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == ["new"])
         assert named(endpoints, "new").address == engines_address(engines[0])
 
 
@@ -603,7 +603,7 @@ async def test_an_agent_does_not_start_without_an_endpoints_file(connections: Up
 
 async def test_stops_cleanly(endpoints: EndpointSet, engines: list[Engine]) -> None:
     endpoints.start()
-    await until(lambda: endpoints.pool("m").ready == 2)
+    await until(lambda: endpoints.pools["m"].ready == 2)
     before = asyncio.all_tasks()
     await endpoints.stop()
     assert not [task for task in before & asyncio.all_tasks() if "probe" in task.get_name() or "end" in task.get_name()]

@@ -207,12 +207,12 @@ async def test_a_batch_request_is_compared_by_what_the_agent_measures(tmp_path: 
         first = (await explained(address, "batch=true")).query.batch_work
         for _ in range(1000):
             agent.tally.message_bytes.count(MODEL, 10, 5_000_000)
-        agent.endpoints.pool(MODEL).endpoints[0].completed(40.0)
-        agent.endpoints.pool(MODEL).update_readiness()
+        agent.endpoints.pools[MODEL].endpoints[0].completed(40.0)
+        agent.endpoints.pools[MODEL].update_readiness()
         measured = (await explained(address, "batch=true")).query.batch_work
         assert first is not None
         assert measured is not None
         model = agent.config.policy.models[MODEL]
         assert (first.gpu_s, first.response_bytes) == (model.expected_service_s / 4, model.response_bytes)
-        assert measured.gpu_s == agent.endpoints.pool(MODEL).service_s / 4 > first.gpu_s
+        assert measured.gpu_s == agent.endpoints.pools[MODEL].service_s / 4 > first.gpu_s
         assert (measured.request_bytes < 100.0, measured.response_bytes > 4_900_000.0) == (True, True)

@@ -54,7 +54,7 @@ async def between(processes: list[EngineProcess], directory: Path) -> AsyncItera
     async with running_agent(directory, addresses, limits=LIMITS) as running:
         running.endpoints.start()
         try:
-            await until(lambda: running.endpoints.pool(MODEL).ready == 2)
+            await until(lambda: running.endpoints.pools[MODEL].ready == 2)
             yield running
         finally:
             for process in processes:
@@ -73,7 +73,7 @@ async def ask(running: Agent, *, streaming: bool = True) -> Answer:
 
 
 def stopped(running: Agent) -> Endpoint:
-    return running.endpoints.pool(MODEL).endpoints[STOPPED]
+    return running.endpoints.pools[MODEL].endpoints[STOPPED]
 
 
 async def test_requests_at_a_stopped_engine_are_served_by_its_sibling(
@@ -133,7 +133,7 @@ async def test_a_request_leaves_a_suspect_engine_and_is_cancelled_there(script: 
         assert hung.requests
         await asyncio.wait_for(hung.closed_by_client.wait(), PATIENCE_S)
         assert running.held() == 0
-        assert running.endpoints.pool(MODEL).ejected == 1
+        assert running.endpoints.pools[MODEL].ejected == 1
 
 
 async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_request_that_hangs_every_engine_is_moved_once(tmp_path: Path) -
         updating(running),
     ):
         asked = asyncio.create_task(ask(running))
-        await until(lambda: running.endpoints.pool(MODEL).ejected == 2)
+        await until(lambda: running.endpoints.pools[MODEL].ejected == 2)
         await asyncio.sleep(0.5)  # several intervals of the timers
         assert sum(len(hung.requests) for hung in (first, second, third, fourth)) == 2
         assert not asked.done()
@@ -163,9 +163,9 @@ async def test_a_stall_of_all_engines_makes_none_suspect(tmp_path: Path) -> None
     ):
         asked = [asyncio.create_task(ask(running)) for _ in range(6)]
         await until(lambda: running.held() == 6)
-        members = running.endpoints.pool(MODEL).endpoints
+        members = running.endpoints.pools[MODEL].endpoints
         await until(lambda: all(member.sample.silent_s(member.now()) > 2 * RULES.suspect_after_s for member in members))
-        assert running.endpoints.pool(MODEL).ejected == 0
+        assert running.endpoints.pools[MODEL].ejected == 0
         for task in asked:
             task.cancel()
         await until(lambda: running.held() == 0)
@@ -219,8 +219,8 @@ async def frozen_after_a_history(
         running = await stack.enter_async_context(running_agent(directory, here, limits=LIMITS, peers=peers, **fields))
         running.endpoints.start()
         stack.push_async_callback(running.endpoints.stop)
-        await until(lambda: running.endpoints.pool(MODEL).ready == len(here))
-        members = running.endpoints.pool(MODEL).endpoints
+        await until(lambda: running.endpoints.pools[MODEL].ready == len(here))
+        members = running.endpoints.pools[MODEL].endpoints
         async with asyncio.timeout(PATIENCE_S):
             while members[0].completions < 4:
                 assert (await ask(running, streaming=streaming)).status == 200
@@ -231,7 +231,7 @@ async def frozen_after_a_history(
 @pytest.mark.parametrize("siblings", [0, 1, 2])
 async def test_a_request_at_a_frozen_engine_is_moved_and_so_is_each_trial(tmp_path: Path, siblings: int) -> None:
     async with frozen_after_a_history(tmp_path, siblings) as (running, freezing):
-        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
         async with asyncio.timeout(PATIENCE_S):
             while freezing.asked_while_frozen < 3:
                 assert (await ask(running)).status == 200
@@ -258,7 +258,7 @@ async def test_a_stream_leaves_a_suspect_engine_only_if_another_can_continue_it(
         running.continue_streams(kind)
         running.peers.extends_text = kind is EngineKind.VLLM
         freezing.beginning, freezing.rest = STREAM + chunk(CHUNK), chunk(REST) + b"0\r\n\r\n"
-        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
         async with asyncio.timeout(PATIENCE_S):
             while not freezing.asked_while_frozen:
                 client = await RawClient.connect(running.traffic)
@@ -281,13 +281,13 @@ async def test_a_stream_leaves_a_suspect_engine_only_if_another_can_continue_it(
 async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Path) -> None:
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
         assert (await ask(running)).status == 200
-        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
         assert frozen.stall is not None
         assert frozen.stall.reason is StallReason.UNUSUAL
         await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
         trial = asyncio.create_task(ask(running))
         await until(lambda: frozen.ejection.state is EjectionState.TRIAL_RUNNING)
-        assert running.endpoints.pool(MODEL).ready == 0, "panic mode does not use it"
+        assert running.endpoints.pools[MODEL].ready == 0, "panic mode does not use it"
         assert (await ask(running)).status == 200
         assert (await trial).status == 200
         assert freezing.asked_while_frozen == 2
@@ -299,7 +299,7 @@ async def test_a_request_without_another_target_stays_at_a_frozen_engine(tmp_pat
         async with frozen_after_a_history(tmp_path, 0, burst=[entry]) as (running, _):
             running.peers.states["eu-es"] = RegionState.FAILED
             asked = asyncio.create_task(ask(running))
-            frozen = running.endpoints.pool(MODEL).endpoints[0]
+            frozen = running.endpoints.pools[MODEL].endpoints[0]
             await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
             assert not asked.done()
             asked.cancel()
@@ -345,7 +345,7 @@ async def test_streams_without_output_make_an_only_engine_suspect(
         client = await RawClient.connect(running.traffic)
         client.send(post(json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()))
         await client.head()
-        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
         await until(lambda: frozen.ejection.state is EjectionState.SUSPECT)
         assert (await ask(running)).status == 200, "in the other region"
         assert freezing.asked_while_frozen == 1

@@ -58,8 +58,8 @@ async def serving(
         await agent.endpoints.sources.reload_file()
         agent.endpoints.start()
         stack.push_async_callback(agent.endpoints.stop)
-        await until(lambda: agent.endpoints.pool(MODEL).ready == len(engines))
-        await until(lambda: agent.endpoints.pool(MODEL).contexts is not None)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == len(engines))
+        await until(lambda: agent.endpoints.pools[MODEL].contexts is not None)
         yield agent
 
 

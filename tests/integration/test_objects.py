@@ -110,7 +110,7 @@ async def proceed(agent: Agent, object_id: str, *headers: str, **fields: Any) ->
 
 def holder_of(agent: Agent, object_id: str) -> Endpoint:
     """Return the endpoint of a pair that has an object."""
-    pool = agent.endpoints.pool(MODEL)
+    pool = agent.endpoints.pools[MODEL]
     return next(each for each in pool.endpoints if (each.name == "gpu-0") == object_id.startswith("first"))
 
 
@@ -411,7 +411,7 @@ async def test_a_removed_or_unready_endpoint_is_an_error(tmp_path: Path) -> None
     async with pair(tmp_path) as agent:
         object_id = await create(agent)
         path = f"{RESPONSES}/{object_id}"
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         holder = next(e for e in pool.endpoints if (e.name == "gpu-0") == object_id.startswith("first"))
         holder.view.ready = False
         answer = await request(agent, "GET", path)
@@ -426,7 +426,7 @@ async def test_a_removed_or_unready_endpoint_is_an_error(tmp_path: Path) -> None
 async def test_a_full_endpoint_still_serves_requests_for_its_objects(tmp_path: Path) -> None:
     async with pair(tmp_path, slots=1, queue=0) as agent:
         object_id = await create(agent)
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         for endpoint in pool.endpoints:
             endpoint.take(0, 0)
         assert not pool.has_room

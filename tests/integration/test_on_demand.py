@@ -161,7 +161,7 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
         assert [(await client.answer()).status for client in clients] == [200] * 4
         reported_before = reported_endpoints(agent)
         await until(lambda: engine.asleep)
-        await until(lambda: not agent.endpoints.pool(MODEL).endpoints)
+        await until(lambda: not agent.endpoints.pools[MODEL].endpoints)
         assert [path for path, _ in engine.orders] == wakes + sleeps
         assert reported_before == 1
         await until(lambda: reported_endpoints(agent) == 0)
@@ -181,7 +181,7 @@ async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_th
         assert not models.attempts.waking_since(MODEL)
         has_own.clear()
         models.wanted_by("us-east", MODEL)
-        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready > 0)
 
 
 async def test_requests_that_residency_keeps_here_wake_an_endpoint_although_a_nearer_region_has_one(
@@ -194,7 +194,7 @@ async def test_requests_that_residency_keeps_here_wake_an_endpoint_although_a_ne
         models.use_policy(replace(policy, regions={**policy.regions, "us-east": near}))
         assert models._policy.nearest_first("eu-es", frozenset(("us-east", "eu-de"))) == ("us-east", "eu-de")
         models.wanted_by("eu-es", MODEL)
-        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready > 0)
 
 
 async def test_endpoints_wake_when_a_policy_removes_on_demand_and_not_when_it_removes_the_model(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ async def test_endpoints_wake_when_a_policy_removes_on_demand_and_not_when_it_re
         engines[0].may_wake.set()
         assert (await client.answer()).status == 200
         # An agent that no longer knew how the second one sleeps would take it for loaded.
-        assert agent.endpoints.pool(MODEL).ready == 1
+        assert agent.endpoints.pools[MODEL].ready == 1
         engines[1].may_wake.set()
         await until(lambda: not any(each.reported.wake_methods for each in agent.endpoints.every()))
-        assert agent.endpoints.pool(MODEL).ready == 2
+        assert agent.endpoints.pools[MODEL].ready == 2
         assert [path for engine in engines for path, _ in engine.orders] == ["/wake_up"] * 2
         assert not models.cold_starts_s(), "forgotten"
 
@@ -308,7 +308,7 @@ async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_
         url = own_redis.url
         agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, redis_url=url, idle_s=0.0))
         models, first, second = agent.metrics.on_demand.models, *agent.endpoints.every()
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
 
         def busy(attempts: WakeAttempts) -> int:
             return sum(attempts.is_busy(each, MODEL) for each in (first, second))
@@ -365,7 +365,7 @@ async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wa
     async with engine, on_demand_agent(tmp_path, [engine], cold_start_s=3000.0) as agent:
         refused = await ask(agent)
         assert (refused.status, code(refused.body)) == (503, "none_ready")
-        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready > 0)
         assert (await ask(agent)).status == 200
         assert [path for path, _ in engine.orders] == ["/wake_up"]
 
@@ -464,7 +464,7 @@ async def test_an_agent_that_starts_counts_loaded_models_as_warm_and_so_does_a_n
     engine = SleepingEngine()
     engine.asleep = False
     async with engine, on_demand_agent(tmp_path, [engine], warm_up=WarmUp()) as agent:
-        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
         assert not engine.warmed
         monkeypatch.setattr(warm_ups, "START_S", 0.0)
         policy, (endpoint,) = agent.config.policy, agent.endpoints.every()
@@ -473,7 +473,7 @@ async def test_an_agent_that_starts_counts_loaded_models_as_warm_and_so_does_a_n
         )
         endpoint.reported.warm = frozenset()
         agent.endpoints.use_policy(policy)
-        assert agent.endpoints.pool(MODEL).ready == 1, "a policy that adds a warm-up takes no endpoint away"
+        assert agent.endpoints.pools[MODEL].ready == 1, "a policy that adds a warm-up takes no endpoint away"
 
 
 async def test_an_engine_whose_clients_left_during_its_cold_start_sleeps_again_and_serves_later_ones(

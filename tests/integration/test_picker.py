@@ -179,7 +179,7 @@ async def test_refusals_reach_the_client_in_the_format_of_the_api_and_no_engine(
     ):
         tenants = {each.name: each for each in known}
         agent.config.policy = replace(agent.config.policy, tenants=tenants, residency=(only_us,))
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         pool.prior_s = 1000.0
         pool.recount()
         for request, status, reason in (
@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(tmp_path: Pa
         running_picker(agent) as picker,
         running_envoy(tmp_path, picker, [gpu.address]) as front,
     ):
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         pool.prior_s = 0.1
         pool.recount()
         first, second, unfinished = [await RawClient.connect(front) for _ in range(3)]

@@ -117,7 +117,7 @@ async def test_a_stream_that_changes_its_model_is_ended(tmp_path: Path, method: 
 
 async def test_only_endpoints_with_a_port_for_grpc_of_this_region_receive_inferences(tmp_path: Path) -> None:
     async with through_envoy(tmp_path) as way:
-        pool = way.agent.endpoints.pool(MODEL)
+        pool = way.agent.endpoints.pools[MODEL]
         policy = way.agent.config.policy
 
         async def refused() -> tuple[int | None, str]:

@@ -202,8 +202,8 @@ async def test_the_serving_region_ends_forwarded_requests_under_its_own_policy(
 async def test_requests_that_a_new_policy_permits_continue(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
-        agent.endpoints.pool(MODEL).prior_s = 0.1
-        agent.endpoints.pool(MODEL).recount()
+        agent.endpoints.pools[MODEL].prior_s = 0.1
+        agent.endpoints.pools[MODEL].recount()
         agent.config.policy = with_key()
         running, waiting = [asyncio.create_task(ask(agent, KEY)) for _ in range(2)]
         await until(lambda: agent.waiting() == 1)

@@ -131,7 +131,7 @@ async def test_a_request_whose_slot_failed_keeps_its_place(tmp_path: Path) -> No
     async def breaks_the_second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if len(e.requests) == 2:
             for _ in range(2):
-                agent.endpoints.pool(MODEL).endpoints[0].probed(ProbeOutcome.UNREADY)
+                agent.endpoints.pools[MODEL].endpoints[0].probed(ProbeOutcome.UNREADY)
             writer.close()
         else:
             await streams_forever(e, received, writer)
@@ -143,7 +143,7 @@ async def test_a_request_whose_slot_failed_keeps_its_place(tmp_path: Path) -> No
     ):
         for endpoint in agent.endpoints.every():
             endpoint.service_s = 0.1
-        agent.endpoints.pool(MODEL).recount()
+        agent.endpoints.pools[MODEL].recount()
         running = [await RawClient.connect(agent.traffic) for _ in range(2)]
         runs_on = {}
         for client in running:

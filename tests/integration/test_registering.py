@@ -52,7 +52,7 @@ async def test_an_engine_registers_serves_and_is_removed(tmp_path: Path) -> None
             spec = {"url": process.urls["new"], "models": [MODEL], "slots": 8, "engine": "vllm", "zone": "a"}
             assert (await call(address, "PUT", "/v1/endpoints/new", spec, token="wrong")).status == 401
             assert (await call(address, "PUT", "/v1/endpoints/new", spec)).status == 201
-            await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+            await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
 
             client = await RawClient.connect(agent.traffic)
             request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -63,7 +63,7 @@ async def test_an_engine_registers_serves_and_is_removed(tmp_path: Path) -> None
             assert drained == {"name": "new", "draining": True, "in_flight": 1}
             listed = json.loads((await call(address, "GET", "/v1/endpoints")).body)["endpoints"]
             assert [(shown["name"], shown["draining"], shown["loaded"]) for shown in listed] == [("new", True, [MODEL])]
-            assert agent.endpoints.pool(MODEL).ready == 0
+            assert agent.endpoints.pools[MODEL].ready == 0
 
             parts = []
             while part := await client.chunk():

@@ -324,7 +324,7 @@ async def test_a_continuation_waits_for_a_free_slot(tmp_path: Path) -> None:
 
     scripts = streams_chat(1, 7, dies_later), streams_chat(2, 3, ends_later), streams_chat(3)
     async with before(tmp_path, *scripts, slots=1, queue=0) as (agent, engines):
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         pool.prior_s = 0.1
         pool.recount()
         first = asyncio.create_task(chat(agent))
@@ -513,7 +513,7 @@ async def test_a_killed_engine_process_loses_and_repeats_no_word(tmp_path: Path)
         async with running_agent(tmp_path, addresses) as agent:
             agent.endpoints.start()
             try:
-                await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+                await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
                 await until(lambda: {endpoint.kind for endpoint in agent.endpoints.every()} == {EngineKind.VLLM})
                 agent.continue_streams()
                 policy = agent.config.policy

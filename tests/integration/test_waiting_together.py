@@ -65,7 +65,7 @@ class Region:
         """Send the request that the engine runs first; returns once every agent counts it."""
         await self.ask(name, request)
         await until(lambda: self.gpu.began == [request])
-        pools = [agent.endpoints.pool(MODEL) for agent in self.agents.values()]
+        pools = [agent.endpoints.pools[MODEL] for agent in self.agents.values()]
         await until(lambda: all(pool.in_flight == 1 for pool in pools))
 
     async def wait(self, name: str, request: str) -> None:
@@ -121,7 +121,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
             for name in ("a", "b", "c")
         }
         for agent in agents.values():
-            pool = agent.endpoints.pool(MODEL)
+            pool = agent.endpoints.pools[MODEL]
             pool.prior_s = 0.1  # a short service time, so that a queue of a few requests stays within the limit
             pool.recount()
         waiting_region = Region(gpu, agents)
@@ -158,8 +158,8 @@ async def test_a_new_request_does_not_overtake_a_queued_one_at_another_agent(
     keep_counts(monkeypatch)
     await region.fill("a", "a0")
     await region.wait("b", "b1")
-    region.agents["a"].endpoints.pool(MODEL).views[0].limit = 9  # a free slot that only `a` counts
-    region.agents["a"].endpoints.pool(MODEL).views[0].update_score()
+    region.agents["a"].endpoints.pools[MODEL].views[0].limit = 9  # a free slot that only `a` counts
+    region.agents["a"].endpoints.pools[MODEL].views[0].update_score()
     await region.wait("a", "a1")
     assert region.gpu.began == ["a0"]
     region.asked["b1"].close()

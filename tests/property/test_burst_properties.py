@@ -210,7 +210,7 @@ def test_no_request_costs_money_while_a_slot_is_free(
 def test_free_slots_whose_context_is_too_short_are_not_free_for_a_long_prompt(tmp_path: Path) -> None:
     terms = BurstPool((MODEL,), cost_per_second=0.001, cold_start_s=0.0, idle_s=5.0)
     region = RegionOfTwo(tmp_path, terms, frozenset(OWN))
-    region.endpoints.pool(MODEL).contexts = ContextLengths(((OWN[0], 4_096), (OWN[1], 32_768)))
+    region.endpoints.pools[MODEL].contexts = ContextLengths(((OWN[0], 4_096), (OWN[1], 32_768)))
     long, short = region.context(prompt_bytes=40_000), region.context()
     for _ in range(2):
         own = region.local.place(long, "home", region.now)

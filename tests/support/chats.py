@@ -102,7 +102,7 @@ async def full(
     async with running_agent(directory, [address], slots=1, queue=0, **fields) as agent:  # type: ignore[arg-type]
         if policy is not None:
             agent.config.policy = policy
-        pool = agent.endpoints.pool(MODEL)
+        pool = agent.endpoints.pools[MODEL]
         pool.prior_s = 0.1
         pool.recount()
         first = await RawClient.connect(agent.traffic)

@@ -16,8 +16,8 @@ from adapters.store.config_store import Delete, Put, SameKey, StoreUnavailable
 from adapters.store.members import Member
 from control_plane.leadership import leader_elector
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, Leadership, Role
 from lab.memory_store import MemoryStore
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, Leadership, Role
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.faulty_store import FaultyStore
 from tests.support.running import running

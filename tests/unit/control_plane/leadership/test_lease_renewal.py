@@ -12,9 +12,9 @@ from adapters.store.config_store import LeaseLost, StoreUnavailable
 from adapters.store.members import Member
 from control_plane.leadership import lease_renewal
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from penstock.leadership.leadership_states import PROOF_MARGIN_S
 from control_plane.leadership.lease_renewal import PERMIT_S, LeaseRenewal
 from lab.memory_store import MemoryStore
+from penstock.leadership.leadership_states import PROOF_MARGIN_S
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.running import running
 from tests.support.wait import until

@@ -15,8 +15,6 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from penstock.leadership.leadership_states import Leadership
-from penstock.leadership.leadership_states import Role as Position
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -28,6 +26,8 @@ from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport, PeerReport
 from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
 from penstock.health.region_health import RegionHealth, RegionState
+from penstock.leadership.leadership_states import Leadership
+from penstock.leadership.leadership_states import Role as Position
 from penstock.overrides.overrides import Override, OverrideSet
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support import planet

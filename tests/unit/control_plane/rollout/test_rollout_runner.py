@@ -17,7 +17,6 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from penstock.leadership.leadership_states import Leadership, Role
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -33,6 +32,7 @@ from lab.memory_store import MemoryStore
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
+from penstock.leadership.leadership_states import Leadership, Role
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.kinds.residency_rules import ResidencyRule

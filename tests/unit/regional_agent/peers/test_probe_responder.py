@@ -58,7 +58,7 @@ class Here:
         )
         self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         self.endpoints.use_policy(POLICY)
-        self.gpu = self.endpoints.pool("m").endpoints[0]
+        self.gpu = self.endpoints.pools["m"].endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
         queue = QueueDispatcher(self.endpoints, SharedLoad(self.endpoints), self.clock)
         self.credits = credits = CreditLedger(

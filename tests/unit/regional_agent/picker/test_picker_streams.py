@@ -487,7 +487,7 @@ async def test_inferences_over_grpc_go_to_endpoints_with_a_port_for_them(tmp_pat
     framed = body(b"\0" + len(message).to_bytes(4) + message)
     async with picking(tmp_path) as agent:
         agent.config.policy = replace(agent.config.policy, routes=(*agent.config.policy.routes, *KSERVE_ROUTES))
-        endpoint = agent.endpoints.pool(MODEL).endpoints[1]
+        endpoint = agent.endpoints.pools[MODEL].endpoints[1]
         endpoint.spec = replace(endpoint.spec, grpc_port=9001)
         for subset, expected in ((None, ["127.0.0.1:9001"]), (["127.0.0.1:9001"], ["127.0.0.1:9001"])):
             for _ in range(3):

@@ -45,7 +45,7 @@ class Here:
             endpoint.probed(ProbeOutcome.GOOD)
         self.shared_load = SharedLoad(self.endpoints)
         self.chooser = EndpointChooser(Random(1))
-        self.pool = self.endpoints.pool("m")
+        self.pool = self.endpoints.pools["m"]
         self.services = LocalServices("r", self.endpoints, self.shared_load, self.chooser, lambda: None)
 
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:

@@ -167,7 +167,7 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
     names = [f"n{n}" for n in range(50)]
     refusals = [refusal for name in names if isinstance(refusal := here.join(name), Refusal)]
-    expected = int(DEFAULT_MAX_WAIT_S / (here.endpoints.pool("m").service_s / 2))
+    expected = int(DEFAULT_MAX_WAIT_S / (here.endpoints.pools["m"].service_s / 2))
     assert here.room.waiting("m") == pytest.approx(expected, abs=1)
     assert {refusal.reason for refusal in refusals} == {Reason.SATURATED}
     assert all(refusal.retry_after_s is not None and refusal.retry_after_s >= 1 for refusal in refusals)
@@ -236,7 +236,7 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
     here.place("ours")
     assert here.room.waiting("m") == 5
-    assert here.room.wait_s("m") > here.endpoints.pool("m").service_s
+    assert here.room.wait_s("m") > here.endpoints.pools["m"].service_s
     here.free()
     await asyncio.sleep(0)
     assert here.served == []
@@ -258,7 +258,7 @@ async def test_the_default_wait_grows_with_the_measured_service_times(here: Here
     here.models["m"] = Model("m", queueing=Queueing(wait_is_set=UNSET if follows_service else True))
     for _ in range(50):
         here.gpu.completed(60.0)
-    here.endpoints.pool("m").recount()
+    here.endpoints.pools["m"].recount()
     entry = here.join("second")
     if not follows_service:
         assert isinstance(entry, Refusal)
