@@ -92,7 +92,6 @@ class OutcomeRecorder:
                     self._tally.refusals.add(context.facts.tenant, account.reason, self.wall_clock())
             if self.ledger is not None:
                 self.ledger.ended(context, attempt, account, judgement)
-            self._ended.count(context.model, server, kind, outcome, ttft_s, total_s)
             route = context.request.route
             if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):
                 streamed_s = None
@@ -100,6 +99,7 @@ class OutcomeRecorder:
                     streamed_s = now - first_byte_at
                 held_s, streams = now - attempt.since, attempt.mean_streams()
                 self._usage.ended(attempt.estimate, account, held_s, streams, streamed_s)
+            self._ended.count(context.model, server, kind, outcome, ttft_s, total_s)
             if self.tracer is not None:
                 self.tracer.ended(context, attempt, account, self.wall_clock())
             if self._access_log is None or not self._access_log.samples(outcome is _OK or outcome is _CACHED):

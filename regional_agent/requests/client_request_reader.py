@@ -7,7 +7,6 @@ from random import Random
 from typing import Final
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.planning.plan import RegionPlan
@@ -108,7 +107,7 @@ class ClientRequestReader:
         self,
         policy: Policy,
         request: Request,
-        peer_ip: str,
+        sender: Sender,
         now: float,
         client_timeout_s: float,
         agent_timeout_s: float,
@@ -117,26 +116,10 @@ class ClientRequestReader:
 
         Args:
             policy: the policy in force.
-            peer_ip: the address of the TCP peer.
+            sender: the sender, which has been authenticated.
             client_timeout_s: the timeout (s) that the client set; inf for none.
             agent_timeout_s: the total timeout (s) of requests whose route and model set none.
         """
-        sender = self.authorization.sender_of(policy, request, peer_ip)
-        if not isinstance(sender, Sender):
-            return sender
-        found = self.read_from(policy, request, sender, now, client_timeout_s, agent_timeout_s)
-        return found if isinstance(found, RequestContext) else of_tenant(found, sender.tenant.name)
-
-    def read_from(
-        self,
-        policy: Policy,
-        request: Request,
-        sender: Sender,
-        now: float,
-        client_timeout_s: float,
-        agent_timeout_s: float,
-    ) -> RequestContext | Refusal:
-        """Return the context of a request of a sender that has been authenticated, or the refusal; as `read`."""
         authorization = self.authorization
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
         principal = sender.principal
@@ -321,11 +304,6 @@ class ClientRequestReader:
         if key is None:
             return version_at(versions, self._rng.random() * WHOLE_PERCENT)
         return version_at(versions, session_position(tenant, name, key))
-
-
-def of_tenant(refusal: Refusal, tenant: str) -> Refusal:
-    """Return the refusal of a request whose tenant is known."""
-    return replace(refusal, tenant=tenant)
 
 
 def choice_of(request: Request, rollout: ModelRollout) -> bytes | None:

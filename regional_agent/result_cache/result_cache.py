@@ -105,7 +105,7 @@ class AgentResultCache:
             self.metrics.requests.labels(BYPASSED).inc()
             return None
         timeout_s = self._proxy.limits.request_timeout_s
-        context = self._reader.read_from(policy, request, sender, self._proxy.clock(), inf, timeout_s)
+        context = self._reader.read(policy, request, sender, self._proxy.clock(), inf, timeout_s)
         if isinstance(context, Refusal):
             return context
         permitted = context.residency.permitted

@@ -114,7 +114,7 @@ class JobService(RoutedService):
             if refusal is not None:
                 return refusal
         now = proxy.clock()
-        context = self._reader.read_from(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._reader.read(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
         if isinstance(context, RequestContext):
             context.has_credential = False
             context.max_use = min(context.max_use, self._max_use)

@@ -44,7 +44,7 @@ class SharedRunService(RoutedService):
         if ledger is not None and ledger.refuses:
             return LEDGER_FULL
         now = proxy.clock()
-        context = self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._reader.read(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
         if isinstance(context, RequestContext):
             context.has_credential = False
             self.gpu_s = estimated_gpu_s(policy.models.get(context.model), context.estimate.work)

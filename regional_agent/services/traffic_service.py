@@ -7,6 +7,7 @@ from math import inf
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
@@ -130,7 +131,7 @@ class TrafficService(RoutedService):
     def _read_shared(self, policy: Policy, request: Request, sender: Sender) -> RequestContext | Refusal:
         """Return the context of a request that may share the run of another tenant, without its reservation."""
         now, timeout_s = self._proxy.clock(), self._proxy.limits.request_timeout_s
-        context = self._reader.without_demand().read_from(policy, request, sender, now, inf, timeout_s)
+        context = self._reader.without_demand().read(policy, request, sender, now, inf, timeout_s)
         if isinstance(context, RequestContext) and context.reservation is not None:
             context.reservation.give_back(now)
         return context
@@ -286,8 +287,13 @@ class TrafficService(RoutedService):
                 )
         now = self._proxy.clock()
         agent_timeout_s = self._proxy.limits.request_timeout_s
-        context = self._reader.read(policy, request, peer_ip, now, options.timeout_s, agent_timeout_s)
-        if options is not NO_OPTIONS and not isinstance(context, Refusal):
+        sender = self._authorization.sender_of(policy, request, peer_ip)
+        if isinstance(sender, Refusal):
+            return sender
+        context = self._reader.read(policy, request, sender, now, options.timeout_s, agent_timeout_s)
+        if isinstance(context, Refusal):
+            return replace(context, tenant=sender.tenant.name)
+        if options is not NO_OPTIONS:
             options.apply(context)
         return context
 

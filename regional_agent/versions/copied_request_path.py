@@ -155,7 +155,7 @@ class CopyService(RoutedService):
         if policy is None or replace_model(request, self._name) is None:
             return None
         now = proxy.clock()
-        context = self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._reader.read(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
         region = proxy.router.region
         if not isinstance(context, RequestContext) or region not in context.residency.permitted.regions:
             return None
