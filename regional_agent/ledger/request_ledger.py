@@ -208,7 +208,7 @@ class RequestLedger:
                 gpu_class = attempt.endpoint.spec.accelerator
                 if attempt.burst is not None:
                     burst = attempt.burst.used(now)
-                elif route is None or route.occupies_slot:
+                elif context.occupies_slot:
                     gpu_s = _gpu_s(context, attempt, now)
             else:
                 egress_bytes = account.sent_bytes

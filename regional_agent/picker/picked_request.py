@@ -333,7 +333,7 @@ class PickedRequest:
             self._attempt = None
             return
         context.attempts += 1
-        self._attempt = local.serving(context, endpoint, attempt.kind, now)
+        self._attempt = local.services.reserve(context, endpoint, attempt.kind, now)
         self._sent_at = now
 
     def _end_for_envoy(self, details: str, status: int) -> None:

@@ -92,8 +92,7 @@ class OutcomeRecorder:
                     self._tally.refusals.add(context.facts.tenant, account.reason, self.wall_clock())
             if self.ledger is not None:
                 self.ledger.ended(context, attempt, account, judgement)
-            route = context.request.route
-            if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):
+            if isinstance(attempt, LocalAttempt) and context.occupies_slot:
                 streamed_s = None
                 if attempt.estimate.streaming and first_byte_at is not None:
                     streamed_s = now - first_byte_at

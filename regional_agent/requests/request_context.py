@@ -43,7 +43,10 @@ class RequestContext:
         policy: Policy,
         now: float,
     ) -> None:
+        route = request.route
         self.request = request
+        self.occupies_slot = route is None or route.occupies_slot
+        """Whether the request occupies a slot of the endpoint that serves it."""
         self.request_id = ""
         self.traceparent = ""
         """The `traceparent` header that the next target receives."""

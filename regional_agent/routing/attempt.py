@@ -85,6 +85,28 @@ class LocalServices:
         self.chooser = chooser
         self.on_release = on_release
 
+    def reserve(
+        self, context: RequestContext, endpoint: Endpoint, kind: str, now: float, spared_s: float = 0.0
+    ) -> LocalAttempt:
+        """Return an attempt at an endpoint, however full it is, counted there and for its tenant if it occupies a slot.
+
+        Args:
+            kind: why this region serves the request.
+            now: by the agent's clock, in seconds.
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+        """
+        estimate = context.estimate
+        attempt = LocalAttempt(endpoint, estimate, spared_s, now, kind, self)
+        if context.broken:
+            attempt.broken_before = context
+        if not context.occupies_slot:
+            attempt.released = True
+            return attempt
+        attempt.charged_s = charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
+        counters = self.shared_load.work.of(context.model)
+        attempt.counter = counters.start(context.priority, estimate.tenant, context.weight, charged_s, attempt.since)
+        return self.shared_load.reserve(attempt)
+
 
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""

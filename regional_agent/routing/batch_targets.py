@@ -19,7 +19,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.local_targets import LocalTargets, occupies_slot
+from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
@@ -52,7 +52,7 @@ class BatchTargets:
         policy, permitted = self._config.policy, context.residency.permitted
         assert policy is not None
         local, model, priced_at = self._local, context.model, time.time()
-        waits = not in_turn and occupies_slot(context) and local.queue.must_queue(context)
+        waits = not in_turn and context.occupies_slot and local.queue.must_queue(context)
         work = self.work(policy, model, context.request.length or context.request.received_bytes)
         while True:
             views = self.views(permitted.regions, model, now)

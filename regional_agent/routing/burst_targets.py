@@ -26,7 +26,7 @@ from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import LocalAttempt
-from regional_agent.routing.local_targets import LocalTargets, excluded_endpoints, occupies_slot
+from regional_agent.routing.local_targets import LocalTargets, excluded_endpoints
 from regional_agent.routing.queue_dispatcher import CREDIT_WAIT_S
 from regional_agent.telemetry.label_values import RequestKind
 
@@ -155,7 +155,7 @@ class BurstTargets:
             return None
         endpoint, start = chosen
         kind = RequestKind.BURST if context.route_context is None else RequestKind.FORWARDED
-        attempt = local.serving(context, endpoint, kind, now)
+        attempt = local.services.reserve(context, endpoint, kind, now)
         usual_s = attempt.expected_first_byte_s() or (0.0 if context.estimate.streaming else start.service_s)
         server, ended = self._server(endpoint), partial(self._ended, model)
         attempt.burst = BurstUse(server, terms.cost_per_second, usual_s, now, ended)
@@ -264,5 +264,5 @@ def _occupies_any_slot(context: RequestContext) -> bool:
         not context.needs_object
         and not context.client_object
         and not (route is not None and route.creates_objects)
-        and occupies_slot(context)
+        and context.occupies_slot
     )

@@ -54,7 +54,7 @@ class LocalTargets:
         self.chooser = services.chooser
         self.endpoints = services.endpoints
         self.queue = queue
-        self._services = services
+        self.services = services
         self._prompt_tokens = prompt_tokens
         self.on_demand = on_demand
         self.hot_prefixes = HotPrefixes()
@@ -95,7 +95,7 @@ class LocalTargets:
 
     def batch_room(self, context: RequestContext) -> int:
         """Return how many batch requests like one may start in this region now."""
-        if not occupies_slot(context):
+        if not context.occupies_slot:
             return 1
         preempts = context.policy.preempts_batch(context.model)
         return self.queue.idle_slots(context.model, context.max_use, preempts=preempts)
@@ -120,7 +120,7 @@ class LocalTargets:
     def too_short(self, context: RequestContext, pool: EndpointPool) -> frozenset[str]:
         """Return the endpoints of a pool whose context length is too short for a request."""
         contexts, estimate = pool.contexts, context.estimate
-        if contexts is None or not contexts.is_mixed or estimate.cost.unit is not _TOKEN or not occupies_slot(context):
+        if contexts is None or not contexts.is_mixed or estimate.cost.unit is not _TOKEN or not context.occupies_slot:
             return NO_ENDPOINTS
         return contexts.too_short(self.needed_tokens(context).likely)
 
@@ -186,7 +186,7 @@ class LocalTargets:
         if problem is not None:
             return problem
         kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
-        return self.serving(context, endpoint, kind, now)
+        return self.services.reserve(context, endpoint, kind, now)
 
     def at_address(self, model: str, address: str) -> Endpoint | None:
         """Return the endpoint of a model that listens at `address` (`ip:port`); None if there is none."""
@@ -216,11 +216,11 @@ class LocalTargets:
         Args:
             in_turn: whether the request may start before those that wait.
         """
-        if not in_turn and self.queue.must_queue(context) and occupies_slot(context):
+        if not in_turn and self.queue.must_queue(context) and context.occupies_slot:
             return Reason.SATURATED
         if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
-        pool, age_s = self.endpoints.pools[context.model], self._services.shared_load.age_s()
+        pool, age_s = self.endpoints.pools[context.model], self.services.shared_load.age_s()
         excluded = excluded_endpoints(pool, context)
         contexts = pool.contexts
         if contexts is not None and (contexts.is_mixed or contexts.may_exceed(context.estimate.ask)):
@@ -236,7 +236,7 @@ class LocalTargets:
         if waits and self._makes_room(context, excluded, now):
             chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         if not isinstance(chosen, tuple):
-            if occupies_slot(context):
+            if context.occupies_slot:
                 return Reason.SATURATED if context.busy_endpoints else chosen
             ready = [each for each in pool.endpoints if each.view.ready and each.name not in excluded]
             if not ready:
@@ -247,11 +247,11 @@ class LocalTargets:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes is True:
             self.hot_prefixes.sent(estimate.prefix, context.residency.permitted.regions, now)
-        return self.serving(context, endpoint, kind, now, spared_s)
+        return self.services.reserve(context, endpoint, kind, now, spared_s)
 
     def _makes_room(self, context: RequestContext, excluded: frozenset[str], now: float) -> bool:
         """End a running batch request for a request with a priority, which would wait or leave the region otherwise."""
-        if context.is_batch or not occupies_slot(context):
+        if context.is_batch or not context.occupies_slot:
             return False
         waiting = max(1, self.queue.waiting_here(context.model) - self.queue.batch_waiting_here(context.model))
         waits_s = inf if context.max_wait_s == 0.0 else now - context.received_at
@@ -262,7 +262,7 @@ class LocalTargets:
     ) -> frozenset[str] | Reason:
         """Return the endpoints that a request is not sent to for its length; a reason if it is too long for all."""
         estimate = context.estimate
-        if estimate.cost.unit is not _TOKEN or not occupies_slot(context):
+        if estimate.cost.unit is not _TOKEN or not context.occupies_slot:
             return NO_ENDPOINTS
         needed = self.needed_tokens(context)
         if 0 < contexts.largest < needed.surely:
@@ -304,35 +304,6 @@ class LocalTargets:
             f"this model's maximum context length is {largest} tokens, and the request needs more than {tokens}, its"
             " answer included; shorten the prompt or lower max_tokens",
         )
-
-    def serving(
-        self, context: RequestContext, endpoint: Endpoint, kind: str, now: float, spared_s: float = 0.0
-    ) -> LocalAttempt:
-        """Return an attempt at an endpoint, however full it is, counted there and for its tenant if it occupies a slot.
-
-        Args:
-            spared_s: prefill (s, reference) that the endpoint's cache spares.
-        """
-        estimate, occupies = context.estimate, occupies_slot(context)
-        attempt = LocalAttempt(endpoint, estimate, spared_s, now, kind, self._services)
-        if context.broken:
-            attempt.broken_before = context
-        if occupies:
-            load = self._services.shared_load
-            charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
-            attempt.charged_s = charged_s
-            counters = load.work.of(context.model)
-            attempt.counter = counters.start(
-                context.priority, estimate.tenant, context.weight, charged_s, attempt.since
-            )
-            return load.reserve(attempt)
-        attempt.released = True
-        return attempt
-
-
-def occupies_slot(context: RequestContext) -> bool:
-    route = context.request.route
-    return route is None or route.occupies_slot
 
 
 def _unfit_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[str]:

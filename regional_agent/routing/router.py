@@ -41,7 +41,7 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.batch_targets import BatchTargets
 from regional_agent.routing.burst_targets import BurstTargets, awaits_idle_region
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
-from regional_agent.routing.local_targets import LocalTargets, occupies_slot
+from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Waiter
 from regional_agent.telemetry.label_values import RequestKind
@@ -253,7 +253,7 @@ class Router:
         is_forwarded = context.route_context is not None
         needs_object = context.needs_object
         request = ObjectRequest(
-            context.model, context.is_for_object, needs_object, occupies_slot(context), is_forwarded
+            context.model, context.is_for_object, needs_object, context.occupies_slot, is_forwarded
         )
         view = self._peers.view(location.region, context.model, now)
         is_batch, permitted = context.is_batch, context.residency.permitted

@@ -44,15 +44,14 @@ def _used(
     attempt: Attempt | None,
     account: Account,
 ) -> Amounts:
-    estimate, route = context.estimate, context.request.route
+    estimate = context.estimate
     gpus, gpu_s = 0.0, None
     if reservation.budgets.needs_gpu:
         models = context.policy.models
         gpus = gpus_of(models.get(estimate.model))
         if isinstance(attempt, LocalAttempt):
-            occupies = route is None or route.occupies_slot
             gpu_s = 0.0
-            if occupies:
+            if context.occupies_slot:
                 held_s = account.ended_at - attempt.since
                 gpu_s = gpu_time_s(models.get(attempt.estimate.model), held_s, attempt.mean_streams())
         elif account.outcome is Outcome.CACHED:
