@@ -1,4 +1,4 @@
-"""An HTTP request as parsed, and the writing of message heads."""
+"""An HTTP request as parsed, the cache of its head, and the writing of message heads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
-from regional_agent.http.headers.header_rules import REQUEST_ID_HEADER, SPECIAL_HEADERS, Header, HeaderFilter
+from regional_agent.http.headers.head_template import HeadTemplate
+from regional_agent.http.headers.header_rules import (
+    NOT_FOR_ENGINES,
+    REQUEST_ID_HEADER,
+    SPECIAL_HEADERS,
+    Header,
+    HeaderFilter,
+)
 
 if TYPE_CHECKING:
     from penstock.routes.route import Route
@@ -30,6 +37,13 @@ PERMITTED_LINE: Final = b"access-control-allow-origin: "
 
 _REQUEST_ID_LINE: Final = REQUEST_ID_HEADER + b": "
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+VARYING_REQUEST_HEADERS: Final = frozenset(
+    {b"authorization", b"content-length", b"traceparent", b"x-forwarded-for", b"x-request-id"},
+)
+"""Request headers whose value may differ. Each is read by name, and none is sent upstream as received."""
+
+assert VARYING_REQUEST_HEADERS <= NOT_FOR_ENGINES
 
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
 
@@ -148,6 +162,41 @@ class Request:
         self.repeats = len(by_name) != len(self.headers)
         self.plain = SPECIAL_HEADERS.isdisjoint(by_name)
         return by_name
+
+
+class RequestHeadCache:
+    """The last accepted request head of a connection. Only for plain requests with a Content-Length, or no body."""
+
+    def __init__(
+        self, raw: bytes, request: Request, passing: HeaderFilter, location_header: bytes, scheme: bytes
+    ) -> None:
+        """Cache a head.
+
+        Args:
+            raw: the head as received.
+            request: the result of parsing it.
+            passing: filter of the headers that are sent upstream.
+            location_header: name of the client location header, whose value may differ; empty if none is configured.
+            scheme: scheme of the connection.
+        """
+        assert request.plain
+        self._template = HeadTemplate(raw, request.headers, VARYING_REQUEST_HEADERS | {location_header})
+        # A copy, since a model rewrite replaces the body of the current request, and its length.
+        self._like = Request(request)
+        self._like.upstream_lines = request_lines_to_upstream(request, passing, scheme, request.authority)
+
+    def match(self, data: bytes) -> tuple[Request, int] | None:
+        """Return the request whose head is at the start of `data`, and its body's offset; None for another head."""
+        raw = self._template.raw
+        if data.startswith(raw):
+            return Request(self._like), len(raw)
+        found = self._template.match(data)
+        if found is None:
+            return None
+        request = Request(self._like)
+        request.headers, request.by_name, body_at = found
+        request.length = int(request.by_name.get(b"content-length") or 0)
+        return request, body_at
 
 
 def request_lines_to_upstream(

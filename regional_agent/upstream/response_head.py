@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.headers.head_cache import HeadTemplate
+from regional_agent.http.headers.head_template import HeadTemplate
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
 from regional_agent.http.headers.link_headers import LINK_HEADERS, without_server_address
 from regional_agent.http.messages import status_line

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from regional_agent.http.headers.head_cache import MAX_MISSES, raw_head
+from regional_agent.http.headers.head_template import MAX_MISSES, raw_head
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address

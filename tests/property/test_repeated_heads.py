@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.head_cache import MAX_MISSES
+from regional_agent.http.headers.head_template import MAX_MISSES
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request, request_lines_to_upstream

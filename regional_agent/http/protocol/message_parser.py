@@ -11,11 +11,11 @@ from typing import Any, Final
 import httptools
 
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.head_cache import RequestHeadCache, raw_head
+from regional_agent.http.headers.head_template import raw_head
 from regional_agent.http.headers.header_rules import Header, HeaderFilter
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.limits import Limits
-from regional_agent.http.messages import Request, without_upgrade
+from regional_agent.http.messages import Request, RequestHeadCache, without_upgrade
 from regional_agent.http.protocol.chunked_end import ChunkedEnd
 from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
 from regional_agent.http.protocol.request_head import complete_head, head_bytes, request_line_problem, skip_empty_lines

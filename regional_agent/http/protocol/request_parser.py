@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.headers.head_cache import MAX_MISSES
+from regional_agent.http.headers.head_template import MAX_MISSES
 from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.limits import Limits

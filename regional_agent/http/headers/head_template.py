@@ -1,7 +1,7 @@
-"""A one-entry cache per connection that recognises a repeated head without parsing it.
+"""Recognises a repeated head of a connection without parsing it.
 
 Clients and engines begin every message of a connection with nearly the same bytes, and parsing them is a large part of
-a proxy's cost. The cache compares bytes and does not interpret them. Only header values may differ from the cached
+a proxy's cost. A template of the last head compares bytes and does not interpret them. Only header values may differ from the cached
 head: a value that is alone on its line, is printable, and belongs to a header on which nothing else in the head
 depends. A head with any other difference goes to the parser.
 """
@@ -12,8 +12,7 @@ import re
 from collections.abc import Container
 from typing import Final
 
-from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES, Header, HeaderFilter
-from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.http.headers.header_rules import Header
 
 MAX_HEAD_BYTES: Final = 4096
 """Maximum size of a cached head, because each connection stores a head."""
@@ -23,13 +22,6 @@ MAX_VALUE_BYTES: Final = 256
 MAX_MISSES: Final = 8
 """Number of consecutive misses after which a connection stops comparing heads: a proxy may send the requests of several
 clients over one connection."""
-
-VARYING_REQUEST_HEADERS: Final = frozenset(
-    {b"authorization", b"content-length", b"traceparent", b"x-forwarded-for", b"x-request-id"},
-)
-"""Request headers whose value may differ. Each is read by name, and none is sent upstream as received."""
-
-assert VARYING_REQUEST_HEADERS <= NOT_FOR_ENGINES
 
 _VALUE_PATTERNS: Final = {b"content-length": re.compile(rb"0|[1-9][0-9]{0,7}")}
 _VALUE: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
@@ -112,38 +104,3 @@ class HeadTemplate:
             (position, _VALUE_PATTERNS.get(self._headers[position][0], _VALUE), raw[begin:after], raw[end:after])
             for (position, begin, end), after in zip(spans, nexts, strict=True)
         ]
-
-
-class RequestHeadCache:
-    """The last accepted request head of a connection. Only for plain requests with a Content-Length, or no body."""
-
-    def __init__(
-        self, raw: bytes, request: Request, passing: HeaderFilter, location_header: bytes, scheme: bytes
-    ) -> None:
-        """Cache a head.
-
-        Args:
-            raw: the head as received.
-            request: the result of parsing it.
-            passing: filter of the headers that are sent upstream.
-            location_header: name of the client location header, whose value may differ; empty if none is configured.
-            scheme: scheme of the connection.
-        """
-        assert request.plain
-        self._template = HeadTemplate(raw, request.headers, VARYING_REQUEST_HEADERS | {location_header})
-        # A copy, since a model rewrite replaces the body of the current request, and its length.
-        self._like = Request(request)
-        self._like.upstream_lines = request_lines_to_upstream(request, passing, scheme, request.authority)
-
-    def match(self, data: bytes) -> tuple[Request, int] | None:
-        """Return the request whose head is at the start of `data`, and its body's offset; None for another head."""
-        raw = self._template.raw
-        if data.startswith(raw):
-            return Request(self._like), len(raw)
-        found = self._template.match(data)
-        if found is None:
-            return None
-        request = Request(self._like)
-        request.headers, request.by_name, body_at = found
-        request.length = int(request.by_name.get(b"content-length") or 0)
-        return request, body_at
