@@ -1,9 +1,9 @@
 """Recognises a repeated head of a connection without parsing it.
 
 Clients and engines begin every message of a connection with nearly the same bytes, and parsing them is a large part of
-a proxy's cost. A template of the last head compares bytes and does not interpret them. Only header values may differ from the cached
-head: a value that is alone on its line, is printable, and belongs to a header on which nothing else in the head
-depends. A head with any other difference goes to the parser.
+a proxy's cost. A template of the last head compares bytes and does not interpret them. Only header values may differ
+from the last head: a value that is alone on its line, is printable, and belongs to a header on which nothing else in
+the head depends. A head with any other difference goes to the parser.
 """
 
 from __future__ import annotations
