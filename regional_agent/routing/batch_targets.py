@@ -52,7 +52,7 @@ class BatchTargets:
         policy, permitted = self._config.policy, context.residency.permitted
         assert policy is not None
         local, model, priced_at = self._local, context.model, time.time()
-        waits = not in_turn and context.occupies_slot and local.queue.must_queue(context)
+        waits = not in_turn and local.queue.must_queue(context)
         work = self.work(policy, model, context.request.length or context.request.received_bytes)
         while True:
             views = self.views(permitted.regions, model, now)

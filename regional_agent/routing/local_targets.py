@@ -210,14 +210,14 @@ class LocalTargets:
         ]
         return sorted(others, key=lambda each: each.view.in_flight / each.view.slots)[:count]
 
-    def place(self, context: RequestContext, kind: str, now: float, *, in_turn: bool = True) -> LocalAttempt | Reason:
+    def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none.
 
+        The caller checks whether a request that waits comes first.
+
         Args:
-            in_turn: whether the request may start before those that wait.
+            kind: why this region serves the request.
         """
-        if not in_turn and self.queue.must_queue(context) and context.occupies_slot:
-            return Reason.SATURATED
         if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
         pool, age_s = self.endpoints.pools[context.model], self.services.shared_load.age_s()

@@ -197,10 +197,11 @@ class QueueDispatcher:
         return wait_s
 
     def must_queue(self, context: RequestContext) -> bool:
-        """Whether a request that waits at an agent of the region precedes the request of `context`."""
+        """Whether a request that waits at an agent of the region precedes the request of `context`, which waits for a
+        slot if it occupies one."""
         model = context.model
         queue = self._queues.get(model)
-        if not queue and not self._shared_load.remote_queues.get(model):
+        if not context.occupies_slot or (not queue and not self._shared_load.remote_queues.get(model)):
             return False
         queue = queue if queue is not None else self._queue(model)
         return queue.must_queue(context.priority, context.received_at, self._other_heads(model, self._clock()))

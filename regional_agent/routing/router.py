@@ -283,12 +283,13 @@ class Router:
         assert context.route_context is not None
         if context.route_context.for_burst:
             # The request has no credit: its own slots are those that no credit of another origin may use.
-            if self.local.uncommitted_slots(context) > 0:
-                target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=False)
+            if self.local.uncommitted_slots(context) > 0 and not self.queue.must_queue(context):
+                target = self.local.place(context, RequestKind.FORWARDED, now)
             if isinstance(target, Reason):
                 target = self.burst.place_of_origin(context, now) or Reason.SATURATED
         elif not context.left_region:
-            target = self.local.place(context, RequestKind.FORWARDED, now, in_turn=in_turn)
+            may_start = in_turn or not self.queue.must_queue(context)
+            target = self.local.place(context, RequestKind.FORWARDED, now) if may_start else Reason.SATURATED
         if not isinstance(target, Reason):
             return target
         if target is _TOO_LONG:
@@ -323,7 +324,9 @@ class Router:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
             views = self._views_for(context, now)
-            may_spill = in_turn or not self.queue.higher_waits(context.model, context.priority)
+            others_wait = not in_turn and self.queue.is_awaited(context.model)
+            may_start = not (others_wait and self.queue.must_queue(context))
+            may_spill = not (others_wait and self.queue.higher_waits(context.model, context.priority))
             cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
                 session = session_key_of(context.request, context.estimate)
@@ -339,7 +342,7 @@ class Router:
                 return self.local.too_long_for_all(context, views) or decision
             where = decision.choice
             if where.region == self.region:
-                target = self.local.place(context, where.why, now, in_turn=in_turn)
+                target = self.local.place(context, where.why, now) if may_start else Reason.SATURATED
             else:
                 cheaper = self.burst.place_before_spillover(context, where.region, now) if where.spends_credit else None
                 if cheaper is not None:

@@ -101,6 +101,7 @@ class RegionOfTwo:
             estimate=estimate,
             residency=SimpleNamespace(permitted=SimpleNamespace(regions=frozenset({"eu-de"}), name="eu-de")),
             request=SimpleNamespace(route=None),
+            occupies_slot=True,
             is_batch=False,
             needs_object=False,
             client_object="",
@@ -162,8 +163,8 @@ class RegionOfTwo:
         context = self.context()
         context.route_context = SimpleNamespace(for_burst=True)
         target: Any = None
-        if self.local.uncommitted_slots(context) > 0:
-            target = self.local.place(context, "forwarded", self.now, in_turn=False)
+        if self.local.uncommitted_slots(context) > 0 and not self.local.queue.must_queue(context):
+            target = self.local.place(context, "forwarded", self.now)
         if not isinstance(target, LocalAttempt):
             assert self.in_use_by_hand() + 1 > self.policy.spillover.target_utilisation * self.slots_by_hand()
             target = self.burst.place_of_origin(context, self.now)

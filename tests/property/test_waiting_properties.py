@@ -125,6 +125,7 @@ class Room(RuleBasedStateMachine):
         elsewhere: bool,
     ) -> None:
         context: Any = SimpleNamespace(
+            occupies_slot=True,
             model=model,
             priority=priority,
             is_batch=False,

@@ -64,6 +64,7 @@ class Here:
     ) -> QueueEntry | Refusal:
         received_at = self.clock.now - received_ago_s
         context: Any = SimpleNamespace(
+            occupies_slot=True,
             name=name,
             model="m",
             priority=priority,
@@ -158,7 +159,7 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
     here.place("a")
     assert here.room.is_awaited("m")
     assert not here.room.is_awaited("other")
-    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
+    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, occupies_slot=True)
     assert here.room.must_queue(cast(Any, newcomer))
     newcomer.priority = 1
     assert not here.room.must_queue(cast(Any, newcomer))
@@ -232,7 +233,7 @@ async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Her
     assert not here.room.is_awaited("m")
     here.view.remote_queues = {"m": [RemoteQueue(4, 0, here.clock.now - 5.0, 77)]}
     assert here.room.is_awaited("m")
-    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
+    newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, occupies_slot=True)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
     here.place("ours")
     assert here.room.waiting("m") == 5
