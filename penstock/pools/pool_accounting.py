@@ -123,6 +123,8 @@ class EndpointAccount:
         self.service_s: float | None = None
         """Recent mean time (s) a request holds its slot; None before the first completion."""
         self.completions = 0
+        self.releases = 0
+        """Requests of this agent that have ended."""
         self.pools: tuple[PoolTotals, ...] = ()
         """The pools whose totals include this endpoint; the last is its capacity group, if it serves several models."""
         self.uses: ModelUses | None = None
@@ -147,6 +149,7 @@ class EndpointAccount:
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Count one request fewer, and release its remaining reservations (microseconds)."""
         self._add(-1, -prefill_us, -decode_us)
+        self.releases += 1
 
     def set_remote_load(self, remote: Load) -> None:
         """Replace the load of the other agents."""

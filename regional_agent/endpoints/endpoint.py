@@ -94,8 +94,6 @@ class Endpoint(EndpointAccount):
         """The progress of this agent's requests."""
         self.occupation = Occupation()
         """What its requests mean for its probes."""
-        self.releases = 0
-        """Requests of this agent that have ended."""
         self.sample = ProgressSample()
         """The progress as of the last tick."""
         self.stall: Stall | None = None
@@ -214,11 +212,6 @@ class Endpoint(EndpointAccount):
         """
         self.view.draining = self.drained_because != ""
         self.health = EndpointHealth.at_first(is_probed=self.spec.is_probed)
-
-    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Count one request of this agent fewer."""
-        super().give_back(prefill_us, decode_us)
-        self.releases += 1
 
     def probed(self, outcome: ProbeOutcome, *, while_running: bool = False) -> None:
         """Apply the outcome of a health probe.

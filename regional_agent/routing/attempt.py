@@ -105,7 +105,14 @@ class LocalServices:
         attempt.charged_s = charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
         counters = self.shared_load.work.of(context.model)
         attempt.counter = counters.start(context.priority, estimate.tenant, context.weight, charged_s, attempt.since)
-        return self.shared_load.reserve(attempt)
+        attempt.take()
+        self.publish_load()
+        return attempt
+
+    def publish_load(self) -> None:
+        """Publish the load of this agent, which has changed."""
+        if not self.shared_load.has_changed:
+            self.shared_load.publish()
 
 
 class LocalAttempt(Placement[Endpoint]):
@@ -223,7 +230,8 @@ class LocalAttempt(Placement[Endpoint]):
     def _prefilled(self) -> None:
         """Release the prefill. After that of a long prompt, the endpoint may take another one."""
         services, is_long = self._services, self.prefill_us >= LONG_PREFILL_US
-        services.shared_load.prefilled(self)
+        if self.end_prefill():
+            services.publish_load()
         if is_long:
             services.on_release()
 
@@ -262,7 +270,8 @@ class LocalAttempt(Placement[Endpoint]):
             self.on_settle(self)
         if self.burst is not None:
             self.burst.ended(now)
-        services.shared_load.release(self)
+        if self.release():
+            services.publish_load()
         services.on_release()
         outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
         try:

@@ -11,20 +11,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import Any, TypeVar
 
 from penstock.admission.region_work import RegionWork, WorkTotal
-from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.other_agents import OtherAgents, RemoteQueue
 from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_REQUESTS, MAX_US, PublishedLoad
 
-Reserved = TypeVar("Reserved", bound=Reservation[Any])
-
 
 class SharedLoad:
-    """This agent's reservations and the last received load of the region's other agents."""
+    """The load that this agent reserves, and the last received load of the region's other agents."""
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class SharedLoad:
         """Name of this agent, if it publishes its load."""
         self.changed = asyncio.Event()
         """Set when this agent's load or its queues have changed since `begin_publishing`."""
-        self._has_changed = False
+        self.has_changed = False
         """Whether `changed` is set; cheaper to test on every request."""
         self._endpoints = endpoints
         self._clock = clock
@@ -75,26 +71,10 @@ class SharedLoad:
         """Whether the load of all agents of the region is known."""
         return self.up or not self.shared
 
-    def reserve(self, reservation: Reserved) -> Reserved:
-        """Count a reservation on its endpoint."""
-        reservation.take()
-        if not self._has_changed:
-            self.publish()
-        return reservation
-
-    def prefilled(self, reservation: Reservation[Any]) -> None:
-        """Release the prefill of a reservation. A second call does nothing."""
-        if reservation.end_prefill() and not self._has_changed:
-            self.publish()
-
-    def release(self, reservation: Reservation[Any]) -> None:
-        """Release the remaining load of a reservation. A second call does nothing."""
-        if reservation.release() and not self._has_changed:
-            self.publish()
-
     def publish(self) -> None:
-        """Request the publication of this agent's load and queues. Called after either has changed."""
-        self._has_changed = True
+        """Request the publication of this agent's load and queues. Called after either has changed, unless it is due
+        already (`has_changed`)."""
+        self.has_changed = True
         self.changed.set()
 
     def begin_publishing(self) -> dict[str, tuple[int, int, int]]:
@@ -104,7 +84,7 @@ class SharedLoad:
         maxima that the other agents accept.
         """
         self.changed.clear()
-        self._has_changed = False
+        self.has_changed = False
         loads: dict[str, tuple[int, int, int]] = {}
         for endpoint in self._endpoints.every():
             load = endpoint.local_load

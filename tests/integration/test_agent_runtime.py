@@ -40,6 +40,7 @@ from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
+from tests.support.reservations import release, reserve
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import PATIENCE_S, found, until
@@ -187,11 +188,11 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         assert (view.ready, view.credits) == (True, 0)
 
         engine = here.endpoints.pools["m"].endpoints[0]
-        held = [here.shared_load.reserve(Reservation(engine)) for _ in range(6)]
+        held = [reserve(here.shared_load, Reservation(engine)) for _ in range(6)]
         assert here.router.batch.views((), "m", 0.0)["eu-de"].expected_wait_s == pytest.approx(3 * 2.0 / 4)
         await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).credits == 3)
         for reservation in held:
-            here.shared_load.release(reservation)
+            release(here.shared_load, reservation)
 
         for _ in range(5):
             here.demand.offered("m", residency_class(frozenset(POLICY.regions)))
@@ -245,7 +246,7 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
     async with de.running() as here:
         await until(lambda: here.endpoints.pools["m"].slots == 10)
         busy = here.endpoints.pools["m"].endpoints[1]
-        running = here.shared_load.reserve(Reservation(busy))
+        running = reserve(here.shared_load, Reservation(busy))
         await store.commit((), (Put(keys.plan("eu-de"), encode(drained)),))
         await until(lambda: here.endpoints.pools["m"].slots == 4)
         assert (here.endpoints.pools["m"].ready, here.endpoints.pools["m"].in_flight) == (1, 0)
@@ -258,7 +259,7 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
         assert (report.pools[0].endpoints, report.pools[0].ready) == (1, 1), "what an operator withdraws is no failure"
         (row,) = [row for row in report.endpoints or () if row.name == "gpu-1"]
         assert (row.condition, row.reason, row.in_flight) == (EndpointCondition.DRAINING, drains[0].because, 1)
-        here.shared_load.release(running)
+        release(here.shared_load, running)
         assert busy.view.in_flight == 0
         await until(lambda: b"heat" in _read(de.directory / "state/in-force"))
     await store.close()
@@ -370,9 +371,9 @@ async def test_starts_and_serves_without_control_plane_etcd_and_redis(
             assert again.config.plan == plan("eu-de")
             await until(lambda: again.readiness.not_ready_reason() is None)
             await until(lambda: again.peers.view("eu-es", "m", time.monotonic()).ready)
-            reservation = again.shared_load.reserve(Reservation(again.endpoints.pools["m"].endpoints[0]))
+            reservation = reserve(again.shared_load, Reservation(again.endpoints.pools["m"].endpoints[0]))
             assert again.endpoints.pools["m"].in_flight == 1
-            again.shared_load.release(reservation)
+            release(again.shared_load, reservation)
             assert again.endpoints.pools["m"].in_flight == 0
             assert not again.shared_load.up
             await until(lambda: there.peers.state("eu-de") is not RegionState.UNKNOWN)

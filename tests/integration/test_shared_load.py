@@ -33,6 +33,7 @@ from regional_agent.shared_load.redis_script import (
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.reservations import end_prefill, release, reserve
 from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S, until
 
@@ -119,19 +120,19 @@ async def kill(view: Sharing) -> None:
 
 async def test_agents_count_each_others_requests_until_they_end(start: Start) -> None:
     a, b = start("a"), start("b")
-    held = [a.load.reserve(Reservation(endpoint(a, which))) for which in (0, 0, 1)]
-    own = b.load.reserve(Reservation(endpoint(b)))
+    held = [reserve(a.load, Reservation(endpoint(a, which))) for which in (0, 0, 1)]
+    own = reserve(b.load, Reservation(endpoint(b)))
     await until(lambda: in_flight(a) == in_flight(b) == [3, 1])
     for reservation in held:
-        a.load.release(reservation)
-    b.load.release(own)
+        release(a.load, reservation)
+    release(b.load, own)
     assert endpoint(b).view.in_flight == 2
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
 
 
 async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     a, b = start("a"), start("b")
-    reservation = a.load.reserve(Reservation(endpoint(a), 500, 7000))
+    reservation = reserve(a.load, Reservation(endpoint(a), 500, 7000))
     a.queues = {"m": QueueSummary(3, -1, 250, 7)}
     a.load.publish()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
@@ -139,21 +140,21 @@ async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     [queue] = b.load.remote_queues["m"]
     assert (queue.requests, queue.behind, queue.which) == (3, -1, 7)
     assert queue.since <= time.monotonic() - 0.25
-    a.load.prefilled(reservation)
-    a.load.prefilled(reservation)
+    end_prefill(a.load, reservation)
+    end_prefill(a.load, reservation)
     assert endpoint(a).view.prefill_us == 0
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
-    a.load.release(reservation)
+    release(a.load, reservation)
     a.queues = {}
     await until(lambda: endpoint(b).view.decode_us == 0 and not b.load.remote_queues.get("m"))
 
 
 async def test_own_requests_count_at_once_and_are_released_once(start: Start) -> None:
     view = start("a")
-    reservation = view.load.reserve(Reservation(endpoint(view)))
+    reservation = reserve(view.load, Reservation(endpoint(view)))
     assert in_flight(view) == [1, 0]
     for _ in range(3):
-        view.load.release(reservation)
+        release(view.load, reservation)
     assert in_flight(view) == [0, 0]
 
 
@@ -167,7 +168,7 @@ async def test_up_and_age_metrics_show_the_state_of_the_view(start: Start) -> No
 
 async def test_the_counts_of_a_killed_agent_expire_with_its_lease(start: Start) -> None:
     a, b = start("a"), start("b")
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     await kill(a)
     await until(lambda: in_flight(b) == [0, 0], within_s=LEASE_S + PATIENCE_S)
@@ -176,22 +177,22 @@ async def test_the_counts_of_a_killed_agent_expire_with_its_lease(start: Start) 
 async def test_a_restarted_agent_replaces_its_former_counts(start: Start) -> None:
     a, b = start("a", epoch=1), start("b")
     for _ in range(5):
-        a.load.reserve(Reservation(endpoint(a)))
+        reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [5, 0])
     await kill(a)
     again = start("a", epoch=2)
-    again.load.reserve(Reservation(endpoint(again, 1)))
+    reserve(again.load, Reservation(endpoint(again, 1)))
     await until(lambda: in_flight(b) == in_flight(again) == [0, 1])
 
 
 async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_successor(start: Start) -> None:
     new, old, other = start("a", epoch=2), start("a", epoch=1), start("b")
-    new.load.reserve(Reservation(endpoint(new)))
-    held = old.load.reserve(Reservation(endpoint(old, 1)))
+    reserve(new.load, Reservation(endpoint(new)))
+    held = reserve(old.load, Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(old) == in_flight(new) == in_flight(other) == [1, 1])
-    old.load.release(held)
+    release(old.load, held)
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
-    old.load.reserve(Reservation(endpoint(old, 1)))
+    reserve(old.load, Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(other) == [1, 1])
     await old.exchange.stop()
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
@@ -200,7 +201,7 @@ async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_succe
 @pytest.mark.usefixtures("long_timeout")
 async def test_stopping_removes_the_counts_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
-    view.load.reserve(Reservation(endpoint(view)))
+    reserve(view.load, Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
     await until(lambda: [load.loads for load in published_loads(client, region)] == [{"gpu-0": (1, 0, 0)}])
     await view.exchange.stop()
@@ -217,15 +218,15 @@ async def test_everything_in_redis_expires(start: Start, region: str, redis_serv
 
 async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: a.load.up and b.load.up and in_flight(b) == [1, 0])
-    own = b.load.reserve(Reservation(endpoint(b)))
+    own = reserve(b.load, Reservation(endpoint(b)))
     with capture_logs() as logs:
         await asyncio.to_thread(own_redis.kill)
         await until(lambda: not a.load.up and not b.load.up)
         assert b.load.age_s() < PATIENCE_S
         await until(lambda: in_flight(b) == [1, 0], within_s=LEASE_S + PATIENCE_S)
-        b.load.release(own)
+        release(b.load, own)
         assert in_flight(b) == [0, 0]
         await asyncio.to_thread(own_redis.start)
         await until(lambda: a.load.up and b.load.up and in_flight(b) == [1, 0])
@@ -245,7 +246,7 @@ async def test_a_hung_redis_delays_no_request(start: Start, own_redis: RedisServ
         quickest_s = inf
         for _ in range(50):
             began = time.monotonic()
-            view.load.release(view.load.reserve(Reservation(endpoint(view))))
+            release(view.load, reserve(view.load, Reservation(endpoint(view))))
             await asyncio.sleep(0)
             quickest_s = min(quickest_s, time.monotonic() - began)
             await asyncio.sleep(0.01)
@@ -259,7 +260,7 @@ async def test_a_hung_redis_delays_no_request(start: Start, own_redis: RedisServ
 async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     for _ in range(40):
-        a.load.reserve(Reservation(endpoint(a)))
+        reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [40, 0])
     await asyncio.to_thread(own_redis.kill)
     seen = {40}
@@ -274,7 +275,7 @@ async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis:
 @pytest.mark.usefixtures("long_lease")
 async def test_lost_keys_change_no_count(start: Start, region: str, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as client:
         for _ in range(10):
@@ -292,7 +293,7 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
     start: Start, region: str, redis_server: RedisServer
 ) -> None:
     a, b = start("a"), start("b")
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     key = loads_key(region)
     full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
@@ -329,7 +330,7 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
             attacker.rpush(key, "x")
         else:
             attacker.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
-        a.load.reserve(Reservation(endpoint(a)))
+        reserve(a.load, Reservation(endpoint(a)))
         await until(lambda: in_flight(b) == [1, 0])
         await until(lambda: set(attacker.hkeys(key)) == {b"a~1", b"b~1"})
 
@@ -337,7 +338,7 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
 @pytest.mark.usefixtures("long_timeout")
 async def test_with_a_full_redis_each_agent_has_its_own_counts(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as operator, capture_logs() as logs:
         operator.config_set("maxmemory", 1)
@@ -352,7 +353,7 @@ async def test_with_a_full_redis_each_agent_has_its_own_counts(start: Start, own
 async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -> None:
     """Other data in the same Redis repeatedly evict all keys of the agents."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.load.reserve(Reservation(endpoint(a)))
+    reserve(a.load, Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as operator:
         used = int(operator.info("memory")["used_memory"])
@@ -371,12 +372,12 @@ async def test_a_failover_to_an_old_replica_changes_no_count(
 ) -> None:
     """A replica that lagged has loads of an earlier time, when the engines were full."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    held = [a.load.reserve(Reservation(endpoint(a))) for _ in range(4)]
+    held = [reserve(a.load, Reservation(endpoint(a))) for _ in range(4)]
     await until(lambda: in_flight(b) == [4, 0])
     with redis.Redis.from_url(own_redis.url) as operator:
         old = operator.hgetall(loads_key(region))
         for reservation in held:
-            a.load.release(reservation)
+            release(a.load, reservation)
         await until(lambda: in_flight(b) == [0, 0])
         assert isinstance(old, dict)
         for _ in range(20):
@@ -392,13 +393,13 @@ async def test_a_failover_to_an_old_replica_changes_no_count(
 
 async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_requests(start: Start) -> None:
     a, b = start("a"), start("b")
-    absurd = a.load.reserve(Reservation(endpoint(a), 10 * MAX_US, 10 * MAX_US))
-    other = a.load.reserve(Reservation(endpoint(a, 1), 10, 20))
+    absurd = reserve(a.load, Reservation(endpoint(a), 10 * MAX_US, 10 * MAX_US))
+    other = reserve(a.load, Reservation(endpoint(a, 1), 10, 20))
     await until(lambda: in_flight(b) == [1, 1])
     assert (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (MAX_US, MAX_US)
     assert (endpoint(b, 1).view.prefill_us, endpoint(b, 1).view.decode_us) == (10, 20)
-    a.load.release(absurd)
-    a.load.release(other)
+    release(a.load, absurd)
+    release(a.load, other)
     await until(lambda: in_flight(b) == [0, 0] and endpoint(b).view.decode_us == 0)
     assert endpoint(a).view.decode_us == 0
 

@@ -25,6 +25,7 @@ from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.reservations import release, reserve
 
 COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
 USAGE = Usage(100, 50)
@@ -51,7 +52,7 @@ class Here:
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:
         chosen = self.chooser.choose(self.pool, estimate, (), 0.0, now)
         assert not isinstance(chosen, Reason)
-        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "home", self.services))
+        return reserve(self.shared_load, LocalAttempt(chosen[0], estimate, chosen[1], now, "home", self.services))
 
     def loads(self) -> list[tuple[int, int, int]]:
         return [(view.in_flight, view.prefill_us, view.decode_us) for view in self.pool.views]
@@ -69,8 +70,8 @@ async def test_prefill_is_given_back_at_the_first_byte_and_all_of_it_at_the_end(
     assert here.loads() == [(1, 100_000, pytest.approx(510_000))]
     placement.on_first_byte(0.2)
     assert here.loads() == [(1, 0, pytest.approx(510_000))]
-    here.shared_load.release(placement)
-    here.shared_load.release(placement)
+    release(here.shared_load, placement)
+    release(here.shared_load, placement)
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -84,7 +85,7 @@ async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path)
 
 async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
-    here.shared_load.release(here.choose(chat()))
+    release(here.shared_load, here.choose(chat()))
     assert here.loads() == [(0, 0, 0)]
 
 
@@ -95,7 +96,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
         placement = here.choose(chat(), now=n * 10.0)
         placement.on_first_byte(n * 10.0 + 0.3)
         here.chooser.learn_response(placement, n * 10.0 + 1.8, USAGE)
-        here.shared_load.release(placement)
+        release(here.shared_load, placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
     speed = endpoint.learner.learned
@@ -120,7 +121,7 @@ async def test_a_lone_request_is_one_stream_whenever_it_is_released(tmp_path: Pa
     attempt = here.choose(chat())
     attempt.on_first_byte(0.3)
     if released_first:
-        here.shared_load.release(attempt)
+        release(here.shared_load, attempt)
     here.chooser.learn_response(attempt, 1.8, USAGE)
     assert learner.streams == [1.0]
 
@@ -129,7 +130,7 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     estimate = chat(prefix=[1, 2])
     first = here.choose(estimate)
-    here.shared_load.release(first)
+    release(here.shared_load, first)
     again = [here.choose(chat(prefix=[1, 2, 3])) for _ in range(2)]
     assert {attempt.endpoint.name for attempt in again} == {first.endpoint.name}
     assert again[0].prefill_us == 0
@@ -138,7 +139,7 @@ async def test_a_prefix_goes_where_it_was(tmp_path: Path) -> None:
 async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=8)
     first = here.choose(chat(prefix=[1, 2]))
-    here.shared_load.release(first)
+    release(here.shared_load, first)
     view = first.endpoint.view
     here.pool.prior_s = 0.1
     here.pool.recount()
