@@ -70,7 +70,6 @@ from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.giving_way import GivingWay
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
-from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from control_plane.measured_store import MeasuredStore
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
@@ -113,6 +112,7 @@ from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
 from control_plane.usage.store_upkeep import UpkeepRequest, stores_to_keep
 from control_plane.usage.usage_runner import UsageRunner
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of

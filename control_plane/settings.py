@@ -25,8 +25,8 @@ from adapters.configuration.settings_loader import load_with_origins
 from adapters.loopback import is_loopback, is_protected
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
-from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from control_plane.policy.source.repository_url import url_error
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
 from penstock.policy.fields import STORE_URL
 
 PREFIX = "PENSTOCK_"

@@ -22,6 +22,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
+from control_plane.leadership.lease_renewal import LeaseRenewal
 from penstock.leadership.leadership_states import (
     MIN_LEASE_TTL_S,
     RENEW_S,
@@ -30,7 +31,6 @@ from penstock.leadership.leadership_states import (
     Role,
     transition,
 )
-from control_plane.leadership.lease_renewal import LeaseRenewal
 
 POLL_S = 1.0
 """Interval (s) at which a follower evaluates whether to campaign, even without a change of the leader key: the end of

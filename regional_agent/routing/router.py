@@ -252,9 +252,7 @@ class Router:
         """Return a target in the region that has an object, or the reason why there is no target."""
         is_forwarded = context.route_context is not None
         needs_object = context.needs_object
-        request = ObjectRequest(
-            context.model, context.is_for_object, needs_object, context.occupies_slot, is_forwarded
-        )
+        request = ObjectRequest(context.model, context.is_for_object, needs_object, context.occupies_slot, is_forwarded)
         view = self._peers.view(location.region, context.model, now)
         is_batch, permitted = context.is_batch, context.residency.permitted
         if is_batch:

@@ -408,9 +408,9 @@ async def test_without_redis_only_own_requests_count(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
     view = SharedLoad(EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1)))
-    reservation = view.reserve(Reservation(endpoint(view)))
+    reservation = reserve(view, Reservation(endpoint(view)))
     assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])
-    view.release(reservation)
+    release(view, reservation)
     assert in_flight(view) == [0]
 
 

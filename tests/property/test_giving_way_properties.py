@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 
 from hypothesis import given
@@ -51,7 +52,4 @@ def test_leaderships_without_reports_double_in_length(reports: list[bool]) -> No
             lengths_s.append(led_s)
             led_s = 0.0
     assert len(lengths_s) > 2
-    assert all(
-        later > min(2 * (earlier - CHECK_S), MAX_PATIENCE_S)
-        for earlier, later in zip(lengths_s[1:], lengths_s[2:], strict=False)
-    )
+    assert all(later > min(2 * (earlier - CHECK_S), MAX_PATIENCE_S) for earlier, later in pairwise(lengths_s[1:]))

@@ -33,6 +33,7 @@ from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
 from tests.support.redis_server import start_redis
+from tests.support.reservations import end_prefill, release, reserve
 from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S
 
@@ -112,16 +113,16 @@ class Region(RuleBasedStateMachine):
             agent = self.agents[self.some_agent(number)]
             if what == "begin" or not agent.held:
                 work = (which * 1000, which * 77_000)
-                agent.held.append(agent.view.reserve(Reservation(agent.endpoints[which % len(NAMES)], *work)))
+                agent.held.append(reserve(agent.view, Reservation(agent.endpoints[which % len(NAMES)], *work)))
                 continue
             if what == "first byte":
-                agent.view.prefilled(agent.held[which % len(agent.held)])
+                end_prefill(agent.view, agent.held[which % len(agent.held)])
                 continue
             reservation = agent.held.pop(which % len(agent.held))
-            agent.view.release(reservation)
+            release(agent.view, reservation)
             if what == "end twice":
-                agent.view.release(reservation)
-                agent.view.prefilled(reservation)
+                release(agent.view, reservation)
+                end_prefill(agent.view, reservation)
 
     @rule(pause_s=st.floats(0.0, 0.05))
     def go_on(self, pause_s: float) -> None:
@@ -172,7 +173,7 @@ class Region(RuleBasedStateMachine):
         self.run(until(lambda: self.all_see(total), "agree on what is held"))
         for agent in self.agents.values():
             for reservation in agent.held:
-                agent.view.release(reservation)
+                release(agent.view, reservation)
             agent.held = []
         self.changed_at = time.monotonic()
         self.run(until(lambda: self.all_see(dict.fromkeys(NAMES, NO_LOAD)), "return to zero"))

@@ -116,7 +116,10 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            context = router.requests.read(self._policy, request, "127.0.0.1", now, inf, Limits().request_timeout_s)
+            sender = router.requests.authorization.sender_of(self._policy, request, "127.0.0.1")
+            if isinstance(sender, Refusal):
+                raise RuntimeError(f"refused: {sender}")
+            context = router.requests.read(self._policy, request, sender, now, inf, Limits().request_timeout_s)
             read_at = clock()
             if not isinstance(context, RequestContext):
                 raise RuntimeError(f"refused: {context}")
