@@ -47,6 +47,8 @@ class RequestContext:
         self.request = request
         self.occupies_slot = route is None or route.occupies_slot
         """Whether the request occupies a slot of the endpoint that serves it."""
+        self.is_repeatable = (route is None or route.repeatable) and not request.upgrade
+        """Whether the request may be sent again if an engine may have begun to process it."""
         self.request_id = ""
         self.traceparent = ""
         """The `traceparent` header that the next target receives."""
@@ -150,12 +152,6 @@ class RequestContext:
             return False
         route = self.request.route
         return self.is_for_object or (route is not None and route.continues_objects)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether the request may be sent again if an engine may have begun to process it."""
-        route = self.request.route
-        return (route is None or route.repeatable) and not self.request.upgrade
 
     @property
     def failures_left(self) -> int:

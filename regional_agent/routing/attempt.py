@@ -105,12 +105,12 @@ class LocalServices:
         attempt.charged_s = charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
         counters = self.shared_load.work.of(context.model)
         attempt.counter = counters.start(context.priority, estimate.tenant, context.weight, charged_s, attempt.since)
-        attempt.take()
         self.publish_load()
+        attempt.take()
         return attempt
 
     def publish_load(self) -> None:
-        """Publish the load of this agent, which has changed."""
+        """Publish the load of this agent, which changes now, after this turn of the event loop."""
         if not self.shared_load.has_changed:
             self.shared_load.publish()
 

@@ -220,7 +220,7 @@ class LocalTargets:
         """
         if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
-        pool, age_s = self.endpoints.pools[context.model], self.services.shared_load.age_s()
+        pool = self.endpoints.pools[context.model]
         excluded = excluded_endpoints(pool, context)
         contexts = pool.contexts
         if contexts is not None and (contexts.is_mixed or contexts.may_exceed(context.estimate.ask)):
@@ -230,6 +230,7 @@ class LocalTargets:
             excluded |= unfit
         estimate = context.estimate
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
+        age_s = self.services.shared_load.age_s()
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         # An endpoint may accept a request that waits in its engine.
         waits = not isinstance(chosen, tuple) or chosen[0].view.in_flight >= chosen[0].view.slots
