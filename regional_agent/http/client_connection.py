@@ -127,16 +127,20 @@ class ClientConnection:
 
     def _process(self, data: bytes = b"") -> None:
         """Process what has been received, and then `data`, until more bytes are needed, or requests have to wait."""
-        if data:
-            self.sequencer.parser.receive(data)
-        while self._head_wait is None:
-            received = self._intake.next_received(self, self.peer_ip)
+        if self._head_wait is not None:
+            if data:
+                self.sequencer.parser.receive(data)
+            return
+        while True:
+            received = self._intake.next_received(self, self.peer_ip, data)
             if received is None:
                 return
+            data = b""
             if isinstance(received, HeadPostponed):
                 self.pause_reading()
                 self._head_wait = asyncio.create_task(self._check_after(received), name="check of a head")
-            elif isinstance(received, RequestRefused):
+                return
+            if isinstance(received, RequestRefused):
                 self.refuse(received.refusal, received.request)
             elif isinstance(received, PartReceived):
                 if self.sequencer.serving is received.request and self._handler is not None:

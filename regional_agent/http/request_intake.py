@@ -44,13 +44,14 @@ class RequestIntake:
         """The head that has to be checked again before anything more is received."""
 
     def next_received(
-        self, owner: BodyOwner, peer_ip: str
+        self, owner: BodyOwner, peer_ip: str, data: bytes = b""
     ) -> Request | PartReceived | RequestRefused | HeadPostponed | None:
         """Return what is to be done about what has arrived; None if nothing more is until more arrives.
 
         Args:
             owner: the connection, which gives up kept bodies for those of other tenants.
             peer_ip: the address of the TCP peer.
+            data: bytes that have arrived since the last call; none while a head is to be checked again.
 
         Returns:
             A request to be handled in its turn, complete or with a part of its body; a request that has started and is
@@ -61,7 +62,8 @@ class RequestIntake:
         while True:
             received: Received | None
             if self._postponed is None:
-                received = sequencer.next_received()
+                received = sequencer.next_received(data)
+                data = b""
             else:
                 received, self._postponed = self._postponed, None
             if received is None:

@@ -60,14 +60,19 @@ class RequestSequencer:
 
     # what the client sends
 
-    def next_received(self) -> Received | None:
+    def next_received(self, data: bytes = b"") -> Received | None:
         """Return what the client has sent next; None if that needs more bytes, or has to wait.
 
         A complete request waits for its turn, unless it was started before it was complete.
+
+        Args:
+            data: bytes that have arrived since the last call.
         """
-        if not self.receives_requests or (self._waiting and self.is_full):
+        parser, waits = self.parser, not self.receives_requests or (len(self._waiting) > 0 and self.is_full)
+        if data:
+            parser.receive(data)
+        if waits:
             return None
-        parser = self.parser
         received = parser.next()
         self.is_drained = False
         if isinstance(received, Request):

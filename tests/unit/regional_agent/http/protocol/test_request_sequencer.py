@@ -51,9 +51,8 @@ def sequencer(max_waiting: int = 16) -> RequestSequencer:
 
 def received(sequencer: RequestSequencer, data: bytes = b"") -> Iterator[Received]:
     """What `data` contains, as far as it may be taken now."""
-    if data:
-        sequencer.parser.receive(data)
-    while (found := sequencer.next_received()) is not None:
+    while (found := sequencer.next_received(data)) is not None:
+        data = b""
         yield found
 
 
