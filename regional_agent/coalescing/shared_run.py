@@ -293,12 +293,12 @@ class RunClient(CompleteRequest):
 
     def begin(self, stream: ResponsePart, beginning: bytes) -> None:
         """Send the head of a stream, and its beginning."""
-        request, response = self.client.request, ClientResponse(self.client.connection)
+        request = self.client.request
         own_lines = with_common_lines(_lines(stream.headers, is_own=self.is_own), request)
         lines = b"".join([status_line(stream.status), *own_lines])
         by_name = {name: value for name, value in stream.headers.items() if name not in _OWN_FRAMING}
-        response.start(ResponseHead(stream.status, [*by_name.items()], by_name), None, lines, request, None)
-        self._response = response
+        response = self._response = ClientResponse(self.client.connection, request)
+        response.start(ResponseHead(stream.status, [*by_name.items()], by_name), lines)
         self._request_id = stream.headers.get(b"x-request-id", b"").decode("latin-1")
         if beginning:
             response.add(beginning)

@@ -419,7 +419,7 @@ class AttemptSink(TargetSink):
     def _new_response(self, attempt: Attempt, now: float) -> RelayedResponse | ContinuedResponse:
         proxy, context, usage, head = self._proxy, self._context, self.usage, self._head
         assert head is not None
-        writer = self._writer = ClientResponse(self._client)
+        writer = self._writer = ClientResponse(self._client, context.request)
         relayed = RelayedResponse(proxy, context, attempt, writer, now)
         if usage is not None and usage.continuable is not None and is_continuable(head):
             return ContinuedResponse(proxy, context, relayed, usage.continuable)

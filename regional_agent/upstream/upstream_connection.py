@@ -143,6 +143,8 @@ class UpstreamConnection:
     def send(self, sink: ResponseSink, request: bytes) -> None:
         """Write one complete request; `sink` receives the response."""
         self.sink, self.error_trailer = sink, b""
+        # The parser, which resets these, has not seen the end of a response whose head was found in the cache.
+        self.relay = self._relay_ready = None
         self._in_head, self._fed_bytes, self._counted_left, self._interim, self._done = True, 0, 0, 0, False
         assert self.transport is not None
         self._batcher.write(self.transport, request)

@@ -68,7 +68,7 @@ class Relay(Lenient):
 
     def handle(self, request: Request, connection: ClientConnection) -> Any:
         """Sends the request to the engine."""
-        self.request, self.client, self.response = request, connection, ClientResponse(connection)
+        self.request, self.client, self.response = request, connection, ClientResponse(connection, request)
         self.head: ResponseHead | None = None
         self.upstream.send(self, b"request")
         return self
@@ -128,7 +128,9 @@ class Relay(Lenient):
             self._started = True
             lines = self.head.lines_to_client("engine", b"", from_peer=self.from_peer)
             intake = intake_of(FORMATS, None, self.head, ESTIMATE, hides_usage=False)
-            self.response.start(self.head, upstream, lines, self.request, intake.parser if intake else None)
+            self.response.start(self.head, lines)
+            if upstream is not None and b"content-length" not in self.head.by_name:
+                self.response.relay_from(upstream, intake.parser if intake else None)
 
 
 _LOOP = asyncio.new_event_loop()

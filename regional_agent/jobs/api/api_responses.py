@@ -138,10 +138,10 @@ class WaitingResponse(CompleteRequest):
 
     def _begin(self, status: int, lines: Iterable[bytes], by_name: dict[bytes, bytes]) -> ClientResponse:
         """Send the head of a response whose length is in `by_name`, or unknown."""
-        response = ClientResponse(self._connection)
+        response = ClientResponse(self._connection, self._request)
         head = b"".join([status_line(status), *with_common_lines([*lines], self._request)])
         self._begun = True
-        response.start(ResponseHead(status, [], by_name), None, head, self._request, None)
+        response.start(ResponseHead(status, [], by_name), head)
         response.flush()
         return response
 

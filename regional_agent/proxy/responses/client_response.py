@@ -19,8 +19,10 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 class ClientResponse:
     """One response to one client. `flush` writes the data that was added since the last call."""
 
-    def __init__(self, client: ClientConnection) -> None:
+    def __init__(self, client: ClientConnection, request: Request) -> None:
+        """Respond to `request`, which `client` has sent."""
         self.client = client
+        self._request = request
         self._unsent: list[bytes] = []
         self._relay: ChunkRelay | None = None
         """Forwards chunks from the upstream connection to the client without this object."""
@@ -31,54 +33,43 @@ class ClientResponse:
         """The last write, by which the end of a failed stream is separated from an incomplete event."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
-        self.keep_alive = False
+        self.keep_alive = client.sequencer.may_keep_alive(request, draining=client.listener.draining)
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
         self.status = 0
         self.has_news = False
         """Whether data has arrived since the owner last reset this flag."""
 
-    def start(
-        self,
-        head: ResponseHead,
-        upstream: UpstreamConnection | None,
-        lines: bytes,
-        request: Request,
-        parser: AnswerParser | None,
-    ) -> None:
+    def start(self, head: ResponseHead, lines: bytes, *, keeps_length: bool = True) -> None:
         """Add the head.
 
         Args:
-            upstream: the connection whose chunks may be relayed; None if every part of the body goes through `add`.
-            parser: reads the chunks that are relayed; None if they are not read.
             lines: the status line, and the header lines except for those of the framing.
+            keeps_length: whether the body has the length that the head states, if it states one.
         """
-        self.status = head.status
-        length = head.by_name.get(b"content-length")
-        if length is not None and parser is not None and parser.hides_usage:
-            length, upstream = None, None
-        delimited, framing = True, b""
+        self.status, request = head.status, self._request
+        length, framing = (head.by_name.get(b"content-length") if keeps_length else None), b""
         if length is not None:
             if head.status != 204:
                 framing = b"content-length: " + length + b"\r\n"
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
-                delimited, self._head = False, head
+                self.keep_alive, self._head = False, head
                 self.client.transport.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
-                if upstream is not None:
-                    self.relay_from(upstream, parser)
-        client = self.client
-        self.keep_alive = delimited and client.sequencer.may_keep_alive(request, draining=client.listener.draining)
         connection = b"connection: close\r\n"
         if self.keep_alive:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
         self._unsent += [lines, framing, connection, b"\r\n"]
 
     def relay_from(self, upstream: UpstreamConnection, parser: AnswerParser | None) -> None:
-        """Forward chunks of `upstream` without this object, if the response is sent in chunks; `parser` reads them."""
+        """Forward chunks of `upstream`, which sends chunks, without this object, if the client receives chunks.
+
+        Args:
+            parser: reads the chunks; None if they are not read.
+        """
         connected = self.client.transport.connected
         if self._chunked and connected is not None:
             self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser)

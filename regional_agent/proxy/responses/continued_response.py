@@ -108,7 +108,7 @@ class ContinuedResponse:
                 self.drop_body()
             self._intake = intake
             # Chunks that are forwarded without this object would not be read.
-            failure = relayed.open(head, attempt, None, None)
+            failure = relayed.open(head, attempt, None)
             if failure is not None:
                 self._may_move = False
                 return failure

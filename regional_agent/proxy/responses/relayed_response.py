@@ -91,6 +91,8 @@ class RelayedResponse:
         """The output that had arrived at the last check, as the parser counts it."""
         self._output_at = now
         """When output last arrived (s), or its last absence was the client's."""
+        self._reads_ids = False
+        """Whether every part of the body is read for identifiers of objects, and none is relayed."""
         self._wants_ids = False
         """Whether the response creates an object whose identifier, or the identifiers of whose items, may arrive."""
         self._has_id = False
@@ -115,7 +117,7 @@ class RelayedResponse:
         """
         if self._first_head is None:
             self.attempt = attempt
-            self._add_head(head, None)
+            self._add_head(head)
         self.writer.add(comments)
         self.writer.flush()
 
@@ -141,36 +143,35 @@ class RelayedResponse:
         request.body = b""
         if request.kept_bytes:
             self.writer.client.listener.bodies.drop(request)
-        failure = self.open(head, attempt, upstream, intake)
-        if failure is None and chunk:
+        failure = self.open(head, attempt, intake)
+        if failure is not None:
+            return failure
+        if chunk:
             self.writer.add(chunk)
-        return failure
+        if upstream is not None and not self._reads_ids and b"content-length" not in head.by_name:
+            self.writer.relay_from(upstream, None if intake is None else intake.parser)
+        return None
 
-    def open(
-        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, intake: AnswerIntake | None
-    ) -> Refusal | None:
+    def open(self, head: ResponseHead, attempt: Attempt, intake: AnswerIntake | None) -> Refusal | None:
         """Add the head, unless the client has one; as `begin`."""
         first = self._first_head
         self.attempt, self._intake, self.has_begun = attempt, intake, True
         if first is not None:
             self._output_at = self._proxy.clock()
         self.first_byte_at = self._output_at
-        if first is None:
-            self._add_head(head, upstream)
-            return None
-        if head.status != 200 or b"content-encoding" in head.by_name or head.media_type != first.media_type:
+        if first is not None and (
+            head.status != 200 or b"content-encoding" in head.by_name or head.media_type != first.media_type
+        ):
             return Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}, after comments of another")
-        upstream = self._note_objects(head, upstream)
-        if upstream is not None:
-            self.writer.relay_from(upstream, None if intake is None else intake.parser)
+        self._note_objects(head)
+        if first is None:
+            self._add_head(head)
         return None
 
-    def _add_head(self, head: ResponseHead, upstream: UpstreamConnection | None) -> None:
+    def _add_head(self, head: ResponseHead) -> None:
         proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
         request, writer = context.request, self.writer
         self._first_head = head
-        if self.has_begun:
-            upstream = self._note_objects(head, upstream)
         if context.estimate.streaming and context.route_context is None:
             writer.gaps = proxy.metrics.sample_stream(context.model)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
@@ -178,18 +179,16 @@ class RelayedResponse:
         if head.status >= 400 and asks_origin(context, attempt, head.status):
             failed = context.broken + (head.status != 404)
             lines += engines_failed_line(failed, broke=context.may_end_engines)
-        writer.start(head, upstream, lines, request, None if intake is None else intake.parser)
+        writer.start(head, lines, keeps_length=intake is None or not intake.parser.hides_usage)
 
-    def _note_objects(self, head: ResponseHead, upstream: UpstreamConnection | None) -> UpstreamConnection | None:
-        """Record the object that the response is about; returns `upstream`, or None to read each part of the body."""
+    def _note_objects(self, head: ResponseHead) -> None:
+        """Record the object that the response is about."""
         context, intake, route = self._context, self._intake, self._context.request.route
         if context.client_object and 200 <= head.status < 300:
             keep_client_object(context, self.attempt, self._proxy.router.requests.objects, self._output_at)
-        if intake is None or route is None or not (route.object_id and route.creates_objects):
-            return upstream
-        self._wants_ids = True
-        self._keep_objects()
-        return None
+        if intake is not None and route is not None and route.object_id and route.creates_objects:
+            self._wants_ids = self._reads_ids = True
+            self._keep_objects()
 
     def _keep_objects(self) -> None:
         """Record the locations of the object that the response creates, and of its items, once they have arrived."""
