@@ -28,7 +28,7 @@ from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.authorization import Authorization, Sender
 from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
@@ -66,7 +66,9 @@ def place(reader: ClientRequestReader, peer_ip: str, headers: list[tuple[bytes, 
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
-    context = reader.read(POLICY, request, peer_ip, 0.0, inf, 600.0)
+    sender = reader.authorization.sender_of(POLICY, request, peer_ip)
+    assert isinstance(sender, Sender)
+    context = reader.read(POLICY, request, sender, 0.0, inf, 600.0)
     assert isinstance(context, RequestContext)
     return context.facts.location
 

@@ -65,7 +65,9 @@ class Here:
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", address) for address in chain]
         request.headers += [(b"x-country", country) for country in reported]
-        return self.reader.read(self.active_config.policy, request, peer_ip, 0.0, inf, 600.0)
+        policy = self.active_config.policy
+        sender = self.authorization.sender_of(policy, request, peer_ip)
+        return sender if isinstance(sender, Refusal) else self.reader.read(policy, request, sender, 0.0, inf, 600.0)
 
     def whose(
         self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()
