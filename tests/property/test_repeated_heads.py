@@ -13,7 +13,9 @@ from regional_agent.http.headers.head_template import MAX_MISSES
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -256,5 +258,27 @@ def test_a_repeated_response_head_is_not_parsed_again() -> None:
             read_response(connection, pool, answer % (b"now", 2, b"ok"))[0],
             False,
         ), "what nobody asked for ends the connection"
+
+    asyncio.run(body())
+
+
+def test_a_relay_receives_chunks_of_one_response_however_its_head_was_read() -> None:
+    counted = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    chunked = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n", b"2\r\ncd\r\n", b"0\r\n\r\n"]
+
+    async def body() -> None:
+        wire: Any = Wire()
+        connection = UpstreamPool().connection(Address("127.0.0.1", 1))
+        connection.connection_made(Wire())
+        relay = ChunkRelay(WriteBatcher(), wire, None, None)
+        for _ in range(2):
+            connection.send(RecordingSink(), b"")
+            connection.relay = relay
+            connection.data_received(counted)
+        sink = RecordingSink()
+        connection.send(sink, b"")
+        for read in chunked:
+            connection.data_received(read)
+        assert (sink.parts[1:], relay.sent_bytes) == ([b"ab", b"cd", "end"], 0)
 
     asyncio.run(body())
