@@ -76,7 +76,6 @@ from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.past_moment import KeptPast
 from control_plane.planning.periodic_job import PeriodicJob, stop_scheduler
-from control_plane.planning.plan_history import PlanHistory
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt
@@ -113,6 +112,7 @@ from control_plane.ui.session_revocations import SessionRevocations
 from control_plane.usage.store_upkeep import UpkeepRequest, stores_to_keep
 from control_plane.usage.usage_runner import UsageRunner
 from penstock.leadership.leadership_states import MIN_LEASE_TTL_S
+from penstock.planning.plan_history import PlanHistory
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of

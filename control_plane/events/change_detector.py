@@ -13,15 +13,15 @@ import msgspec
 
 from adapters.store.config_store import StoreError
 from adapters.store.members import Member
-from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog
 from control_plane.events.event_log import EventKind, EventLog, FleetEvent, event_id
 from control_plane.events.journal import Journal, JournalEntry
-from control_plane.planning.plan_history import PlanHistory, PlanStep
 from control_plane.status.status import PolicyStatus
 from penstock.health.region_health import RegionState
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_history import PlanHistory, PlanStep
+from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.state_machine import Rollout
 
 DETECTION_INTERVAL_S = 0.5

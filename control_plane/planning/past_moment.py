@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from control_plane.events.event_log import EventKind, EventLog, FleetEvent
-from control_plane.planning.plan_history import PlanHistory
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_history import PlanHistory
 from penstock.routing.region_selection import RegionView
 
 NOT_KEPT = "spill credits, queue waits, failback ramps, fallbacks and endpoints of that moment are not kept"

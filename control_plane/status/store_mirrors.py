@@ -10,8 +10,8 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.informer import Informer
 from adapters.store.members import AgentMember, Member
 from adapters.store.mirror import Mirror
-from control_plane.audit.audit_chain import AuditEntry
 from penstock.planning.plan import RegionPlan
+from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.state_machine import Rollout
 
 BACKOFF_CAP_S = 3.0

@@ -1,1 +1,1 @@
-"""Decision records: the chain of an access log, and the proof of residency from it. Pure."""
+"""Records that show later changes: the chains of access logs and of the audit log, and the proof of residency. Pure."""

@@ -9,9 +9,9 @@ import pytest
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
-from control_plane.audit.audit_chain import BEGINNING, AuditHead, ChainFault, verify_chain
 from control_plane.audit.audit_log import MAX_SIDE_BYTES, PAGE, AuditedAction, AuditLog, ChangeRefused
 from lab.memory_store import MemoryStore
+from penstock.records.audit_chain import BEGINNING, AuditHead, ChainFault, verify_chain
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import put
 

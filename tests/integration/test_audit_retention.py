@@ -18,12 +18,12 @@ from adapters.object_store.object_store import ObjectStore
 from adapters.object_store.store_opening import open_store
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete
-from control_plane.audit.audit_chain import NONE_REMOVED, AuditHead, RemovedEntries, verify_chain
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.audit.audit_retention import BLOCK, AuditRetention, RemovalRefused
 from control_plane.cli.commands.audit_commands import REMOVED
 from control_plane.cli.main import app
 from lab.memory_store import MemoryStore
+from penstock.records.audit_chain import NONE_REMOVED, AuditHead, RemovedEntries, verify_chain
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, SECRET, s3_address, s3_server
 from tests.support.stores import put
 

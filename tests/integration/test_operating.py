@@ -23,11 +23,11 @@ from adapters.store import keys
 from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.cli.main import app
-from control_plane.planning.plan_history import PlanDiff, PlanSummary
 from control_plane.status.query_responses import WhatIfResponse
 from control_plane.status.status import Status
 from lab.geoip import write_geoip
 from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_history import PlanDiff, PlanSummary
 from penstock.routing.explain import Explanation, RegionVerdict
 from penstock.routing.steering import SteeringAdvice
 from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes

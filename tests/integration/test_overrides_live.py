@@ -24,9 +24,9 @@ from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
 from adapters.store.signed_store import SignedStore
-from control_plane.audit.audit_chain import AuditEntry, verify_chain
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
+from penstock.records.audit_chain import AuditEntry, verify_chain
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask

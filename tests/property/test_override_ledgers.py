@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.access.callers import Caller, Role
-from control_plane.audit.audit_chain import verify_chain
 from control_plane.audit.audit_log import AuditLog
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from lab.memory_store import MemoryStore
@@ -18,6 +17,7 @@ from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override
 from penstock.policy.kinds.operations import GuardRails
+from penstock.records.audit_chain import verify_chain
 from tests.support import planet
 from tests.support.examples import examples
 from tests.support.faulty_store import FaultyStore

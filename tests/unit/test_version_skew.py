@@ -11,7 +11,6 @@ import pytest
 from msgspec import inspect
 
 from adapters.store.members import AgentMember, Member
-from control_plane.audit.audit_chain import AuditEntry, RemovedEntries
 from control_plane.events.journal import JournalEntry
 from control_plane.planning.forecast_checkpoint import SavedForecast
 from control_plane.planning.plan_epoch import EpochBase
@@ -25,6 +24,7 @@ from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
+from penstock.records.audit_chain import AuditEntry, RemovedEntries
 from penstock.result_cache.cache_purges import CachePurges
 from penstock.rollout.model_rollout import ModelRolloutState
 from penstock.rollout.state_machine import Rollout

@@ -12,9 +12,9 @@ from fastapi.responses import StreamingResponse
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Limit, Page
 from control_plane.api.responses import large_response
-from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
+from penstock.records.audit_chain import AuditEntry, AuditHead, ChainFault
 
 JSON_LINES = "application/x-ndjson"
 

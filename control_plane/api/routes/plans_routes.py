@@ -10,9 +10,9 @@ from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
 from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanHistory, PlanSummary, summary
 from control_plane.status.fleet_view import FleetView
 from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_history import PastPlan, PlanDiff, PlanHistory, PlanSummary, summary
 
 MAX_GENERATION = 2**53 - 1
 """The largest integer that every JSON implementation represents exactly."""

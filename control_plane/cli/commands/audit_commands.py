@@ -14,7 +14,10 @@ import typer
 from rich.table import Table
 
 from adapters.files.plain_file import read_lines
-from control_plane.audit.audit_chain import (
+from control_plane.cli.command_options import FleetOptions, ReadClient, with_fleet_options
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
+from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
+from penstock.records.audit_chain import (
     BEFORE_THE_FIRST,
     NONE_REMOVED,
     AuditEntry,
@@ -23,9 +26,6 @@ from control_plane.audit.audit_chain import (
     RemovedEntries,
     verify_chain,
 )
-from control_plane.cli.command_options import FleetOptions, ReadClient, with_fleet_options
-from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
-from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 
 app = typer.Typer(no_args_is_help=True, help="List, export and verify the audit log.")
 

@@ -13,8 +13,8 @@ from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.plan_view import plan_diff_view, plan_view, plans_view
-from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
 from penstock.planning.plan import RegionPlan
+from penstock.planning.plan_history import PastPlan, PlanDiff, PlanSummary
 
 app = typer.Typer(no_args_is_help=True, help="Show, list and compare traffic plans.")
 

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from control_plane.cli.output import table_of
-from control_plane.planning.plan_history import PlanDiff, PlanSummary
 from penstock.planning.plan import Arc, RegionPlan
 from penstock.planning.plan_diff import ArcChange
+from penstock.planning.plan_history import PlanDiff, PlanSummary
 
 
 def plan_view(slices: Mapping[str, RegionPlan]) -> RenderableType:

@@ -6,9 +6,9 @@ import time
 
 from adapters.access.callers import Caller, Role
 from adapters.store.signed_store import SignedStore
-from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from lab.memory_store import MemoryStore
+from penstock.records.audit_chain import AuditEntry
 from tests.support.identities import control_plane_sessions
 
 MADE = AuditedAction(Caller("ops", Role.OPERATOR), "override.lift", "drain-1", "a test")

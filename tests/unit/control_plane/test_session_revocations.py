@@ -18,7 +18,6 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete, StoreError
 from adapters.store.members import Member
-from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -26,6 +25,7 @@ from control_plane.policy.folder import FolderReader
 from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
 from lab.memory_store import MemoryStore
+from penstock.records.audit_chain import AuditEntry
 from tests.support.api_app import TOKEN, served
 from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore

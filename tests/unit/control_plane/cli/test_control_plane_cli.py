@@ -19,7 +19,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adapters.store.members import Member
-from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
@@ -49,6 +48,7 @@ from penstock.planning.plan import ArcReason
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.operations import Exercise
 from penstock.policy.provenance import Provenance
+from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.rollout.model_rollout import begin
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, WaitingPolicy

@@ -20,11 +20,11 @@ from control_plane.events import journal as journals
 from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
 from control_plane.events.event_log import EventKind, EventLog
 from control_plane.events.journal import Journal, JournalEntry
-from control_plane.planning.plan_history import PlanHistory
 from control_plane.status.status import PolicyStatus
 from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planning.plan_history import PlanHistory
 from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore
 from tests.support.override_builders import drain

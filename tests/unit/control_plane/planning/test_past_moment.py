@@ -6,10 +6,10 @@ import pytest
 
 from control_plane.events.event_log import EventKind, EventLog, FleetEvent
 from control_plane.planning.past_moment import KeptPast, views_then
-from control_plane.planning.plan_history import PlanHistory
 from penstock.health.region_health import RegionState
+from penstock.planning.plan_history import PlanHistory
 from penstock.routing.region_selection import RegionView
-from tests.unit.control_plane.planning.test_plan_history import Leader, slices
+from tests.unit.penstock.planning.test_plan_history import Leader, slices
 
 NOW = slices(50, 0.25)["a"]
 

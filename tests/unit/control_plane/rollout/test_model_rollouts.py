@@ -9,7 +9,6 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
-from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog, ChangeRefused
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible, StoredModelRollout
@@ -22,6 +21,7 @@ from penstock.planning.plan import VersionShare
 from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.policy import Policy
+from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.model_rollout import ModelEvent, ModelPhase
 from tests.support import planet
 from tests.support.reports import report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.planning.plan_history import BURST, BURST_S, MAX_CHANGES, MAX_CIRCUMSTANCES, PlanHistory, PlanStep
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planning.plan_history import BURST, BURST_S, MAX_CHANGES, MAX_CIRCUMSTANCES, PlanHistory, PlanStep
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
 
