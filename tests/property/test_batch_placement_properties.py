@@ -3,6 +3,7 @@ egress included."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -145,7 +146,7 @@ class Receiver:
             regions=regions, models={}, tenants={}, residency=(), spillover=Spillover(target_utilisation=0.8)
         )
         endpoints: Any = SimpleNamespace(
-            pool=lambda model: self.pool, groups=SimpleNamespace(coupled=lambda model: frozenset())
+            pools=defaultdict(lambda: self.pool), groups=SimpleNamespace(coupled=lambda model: frozenset())
         )
         queue: Any = SimpleNamespace(
             waiting=lambda model: self.waits,
