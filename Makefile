@@ -114,7 +114,7 @@ test-gateways: $(VENV)/.test $(VENV)/.bench $(VENV)/debian/.nginx  ## agents beh
 test-upgrade: $(VENV)/.test $(PREVIOUS_DIR)/.ready  ## a fleet under load from the previous release to this one and back: no request fails (PREVIOUS=)
 	@PENSTOCK_PREVIOUS=$(CURDIR)/$(PREVIOUS_DIR)/venv $(BIN)/pytest -s -m long tests/e2e/test_upgrade.py $(ARGS)
 
-test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
+test-engines: $(VENV)/.test $(VENV)/.bench  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
 	@$(BIN)/python -m tests.engines $(ARGS)
 
 test-long: $(VENV)/.test  ## long simulations, and property tests with all their examples

@@ -109,7 +109,7 @@ async def run_engine(name: str, parts: list[str], region: Region, report: Report
 
 async def run_client(name: str, parts: list[str], region: Region, environments: Path, report: Report) -> None:
     """Run the selected cases of a client."""
-    distribution, _, environment = SCRIPTS[name]
+    distribution, environment = SCRIPTS[name].distribution, SCRIPTS[name].environment
     try:
         installed = await asyncio.to_thread(install, environment, environments)
         region.installed[environment.name] = installed

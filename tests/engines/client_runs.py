@@ -22,6 +22,8 @@ class Client(NamedTuple):
     engines: tuple[str, ...]
     """Engines that its cases use; without the first, none can be run."""
     environment: Environment = CLIENTS
+    is_grpc: bool = False
+    """Whether it uses gRPC, for which it reaches the engines through Envoy and the endpoint picker."""
 
 
 SCRIPTS = {
@@ -30,6 +32,7 @@ SCRIPTS = {
     "litellm": Client("litellm", ("vllm", "infinity")),
     "langchain": Client("langchain-openai", ("vllm", "infinity")),
     "tritonclient": Client("tritonclient", ("mlserver",), MLSERVER),
+    "tritonclient_grpc": Client("tritonclient", ("mlserver",), MLSERVER, is_grpc=True),
 }
 TIMEOUT_S = 300.0
 
@@ -45,7 +48,7 @@ async def client_results(region: Region, client: str, names: list[str]) -> Async
     """
     tenant = RATE_LIMITED[list(SCRIPTS).index(client)]
     asked = {
-        "url": region.url,
+        "url": await region.envoy_url() if SCRIPTS[client].is_grpc else region.url,
         "key": key_of("tester"),
         "limited_key": key_of(tenant),
         "limited_tenant": tenant,

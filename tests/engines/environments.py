@@ -108,7 +108,7 @@ VLLM = Environment(
     unwanted=("torchvision", "torchaudio", "torchcodec"),
     complete=name_vllm,
 )
-MLSERVER = Environment("mlserver", ("mlserver", "tritonclient[http]"), ("mlserver", "tritonclient"))
+MLSERVER = Environment("mlserver", ("mlserver", "tritonclient[http,grpc]"), ("mlserver", "tritonclient"))
 LITSERVE = Environment("litserve", ("litserve",), ("litserve",))
 INFINITY = Environment("infinity", ("torch==2.13.0", "infinity-emb[server,torch]"), ("infinity-emb", "torch"))
 LLAMA_CPP = Environment("llama-cpp", ("llama-cpp-python[server]", "gguf"), ("llama-cpp-python",))

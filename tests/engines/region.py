@@ -14,9 +14,12 @@ import httpx
 import msgspec
 
 from adapters.servers.errors import NotReady
+from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from control_plane.policy.compiler import compile_bundle
+from lab.envoy_picker import envoy_process, picker_configuration
 from lab.server_starting import start_etcd
+from regional_agent.upstream.address import Address
 from tests.engines.environments import Installed
 from tests.support.agent_processes import AgentProcess, publish
 from tests.support.redis_server import start_redis
@@ -87,11 +90,33 @@ class Region:
         """By the name of the endpoint."""
         self.http = httpx.AsyncClient(timeout=60.0, headers={"authorization": f"Bearer {key_of('tester')}"})
         self._endpoints: dict[str, dict[str, Any]] = {}
+        self._envoy: Address | None = None
 
     @property
     def url(self) -> str:
         """Where clients reach the agent."""
         return f"http://{self.agent.faces()['traffic']}"
+
+    async def envoy_url(self) -> str:
+        """Where clients reach an Envoy that asks the agent for the endpoint of each request; the first call starts it.
+
+        It has the endpoints that run by then.
+        """
+        if self._envoy is None:
+            port, admin = free_ports(2)
+            picker, entry = self.agent.faces()["picker"], Address(LOOPBACK, port)
+            ports = [Address.parse(url).port for url in self.urls.values()]
+            config = picker_configuration(entry, admin, picker, ports)
+            (cluster,) = [each for each in config["static_resources"]["clusters"] if each["name"] == "eu-grpc"]
+            grpc_ports = [fields["grpc_port"] for fields in self._endpoints.values() if fields.get("grpc_port")]
+            addresses = [{"socket_address": {"address": LOOPBACK, "port_value": each}} for each in grpc_ports]
+            listed = [{"endpoint": {"address": address}} for address in addresses]
+            cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": listed}]
+            process = self.servers["envoy"] = envoy_process(self.directory / "envoy", config)
+            await asyncio.to_thread(process.start)
+            await asyncio.to_thread(process.wait_ready, SERVE_TIMEOUT_S)
+            self._envoy = entry
+        return f"http://{self._envoy}"
 
     async def status(self) -> dict[str, Any]:
         """The status page of the agent."""
@@ -168,7 +193,11 @@ async def running_region(directory: Path) -> AsyncIterator[Region]:
             etcd_endpoint=etcd.endpoint,
             redis_url=redis.url,
             endpoints_file=directory / "endpoints.yaml",
-            settings={"ACCESS_LOG_FILE": str(directory / "access.log"), "WARM_UP_S": "0"},
+            settings={
+                "ACCESS_LOG_FILE": str(directory / "access.log"),
+                "WARM_UP_S": "0",
+                "PICKER_LISTEN": f"{LOOPBACK}:0",
+            },
         )
         stack.callback(agent.stop)
         region = Region(directory, agent)

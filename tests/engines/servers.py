@@ -40,6 +40,8 @@ class Server(ServerProcess):
     ) -> None:
         self.port = port
         self.metrics_port = port
+        self.grpc_port: int | None = None
+        """Port of inferences over gRPC, if it has one."""
         self.kv_events_port: int | None = None
         """Port of the log of KV events, if it has one."""
         self.url = f"http://{LOOPBACK}:{port}"
@@ -114,7 +116,7 @@ def mlserver(installed: Installed, directory: Path, model: str) -> Server:
     server = Server(
         "mlserver", [str(installed.bin / "mlserver"), "start", str(directory)], port, "/v2/health/ready", directory
     )
-    server.metrics_port = metrics_port
+    server.metrics_port, server.grpc_port = metrics_port, grpc_port
     return server
 
 

@@ -21,7 +21,7 @@ SLOTS = 4
 async def start_mlserver(region: Region) -> None:
     """Start MLServer as an endpoint of the agent."""
     server = mlserver(region.installed[MLSERVER], region.directory / MLSERVER, SUM)
-    await _start(region, server, SUM, engine="triton", metrics_port=server.metrics_port)
+    await _start(region, server, SUM, engine="triton", metrics_port=server.metrics_port, grpc_port=server.grpc_port)
 
 
 async def start_litserve(region: Region) -> None:

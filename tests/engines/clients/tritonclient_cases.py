@@ -21,7 +21,8 @@ def infer(binary: bool, model: str = MODEL, headers: dict[str, str] = KEY) -> li
     tensor.set_data_from_numpy(values, binary_data=binary)
     output = triton.InferRequestedOutput("sums", binary_data=binary)
     try:
-        found = client.infer(model, [tensor], outputs=[output], headers=headers)
+        # The client adds the size of the JSON to the headers that it is given.
+        found = client.infer(model, [tensor], outputs=[output], headers=dict(headers))
     finally:
         client.close()
     return found.as_numpy("sums").flatten().tolist()
