@@ -18,6 +18,9 @@ from penstock.jobs.queue_forecast import Forecast
 WINDOW_HEADER: Final = b"x-completion-window"
 """Header of an asynchronous request: its completion window."""
 
+NO_CLAIM: Final = 0
+"""In place of the number of a claim: the request was cancelled before an agent claimed it."""
+
 MAX_HEADERS: Final = 64
 """Maximum number of headers that are kept of a request, and of a response."""
 
@@ -40,7 +43,7 @@ class JobState(StrEnum):
 
 
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
-    JobState.QUEUED: frozenset({JobState.IN_PROGRESS, JobState.CANCELLING, JobState.FAILED}),
+    JobState.QUEUED: frozenset({JobState.IN_PROGRESS, JobState.CANCELLING, JobState.CANCELLED, JobState.FAILED}),
     JobState.IN_PROGRESS: frozenset({JobState.COMPLETED, JobState.FAILED, JobState.EXPIRED, JobState.CANCELLING}),
     JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.COMPLETED, JobState.FAILED}),
     JobState.COMPLETED: frozenset(),
@@ -86,7 +89,7 @@ class JobEnd(msgspec.Struct, frozen=True):
     error: str = ""
     """Why there is no response."""
     claim: int | None = None
-    """Number of the claim under which the request ended; None in stores of earlier releases."""
+    """Number of the claim under which the request ended, or NO_CLAIM; None in stores of earlier releases."""
 
 
 def job_state(claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool) -> JobState:

@@ -132,6 +132,27 @@ async def test_a_cancelled_request_is_cancelled_at_the_engine(tmp_path: Path, mo
         assert (await client.http.post(f"/v1/jobs/{job}/cancel")).json()["status"] == "cancelled"
 
 
+async def test_a_request_that_waits_is_cancelled_at_once_and_never_runs(tmp_path: Path) -> None:
+    release, store = asyncio.Event(), job_store(tmp_path / "store", concurrency=1, max_open_requests=2)
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path, gpu, job_store=store) as (_, client),
+    ):
+        first = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        waiting = (await submit(client, BODY | {"input": "waits"})).json()["id"]
+        assert (await submit(client)).status_code == 429
+        for _ in range(2):
+            cancelled = (await client.http.post(f"/v1/jobs/{waiting}/cancel")).json()
+            assert (cancelled["status"], cancelled["result"]) == ("cancelled", None)
+        # It takes no place among the open requests.
+        last = (await submit(client, BODY | {"input": "last"})).json()["id"]
+        release.set()
+        for job in (first, last):
+            assert (await ended(client, job))["status"] == "completed"
+        assert [json.loads(each.body)["input"] for each in gpu.requests] == [BODY["input"], "last"]
+
+
 async def test_a_request_that_is_submitted_twice_runs_once(tmp_path: Path) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         key = {"idempotency-key": "k1"}

@@ -6,7 +6,16 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from penstock.jobs import store_paths
-from penstock.jobs.async_request import MAX_HEADERS, WINDOW_HEADER, AsyncRequest, JobEnd, job_object, job_state
+from penstock.jobs.async_request import (
+    MAX_HEADERS,
+    NO_CLAIM,
+    WINDOW_HEADER,
+    AsyncRequest,
+    JobEnd,
+    JobState,
+    job_object,
+    job_state,
+)
 from penstock.jobs.completion_window import DEFAULT_WINDOW
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.request_queue import RequestQueue
@@ -133,10 +142,14 @@ class JobsApi:
         yield await self._jobs.storage.read(end.body_path)
 
     async def cancel(self, job: str) -> Answer:
-        """Request the cancellation of a request; one that has ended stays as it is."""
-        record = await self._find(job)
+        """Cancel a request that waits, and request the cancellation of one that runs; one that has ended stays as it
+        is."""
+        record, paths = await self._find(job), JobPaths(self._sender.tenant, job)
         if await self._end(record) is None:
-            await self._jobs.cancel(JobPaths(self._sender.tenant, job))
+            await self._jobs.cancel(paths)
+            # An agent that claims the request from now on reads the cancellation before it runs the request.
+            if await self._jobs.newest_claim(paths) is None:
+                await self._jobs.end(record, JobEnd(JobState.CANCELLED, self._files.clock(), claim=NO_CLAIM))
         return json_response(await self._object(record))
 
     async def delete(self, job: str) -> Answer:

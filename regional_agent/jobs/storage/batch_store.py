@@ -141,7 +141,7 @@ class BatchStore:
         newest = await self.newest_claim(paths)
         if newest is None:
             return False
-        if end is not None and (end.claim or newest.number) == result.claim:
+        if end is not None and (newest.number if end.claim is None else end.claim) == result.claim:
             return True
         if isinstance(end, JobEnd) or not store_paths.is_batch(result.job):
             return None if end is None else False

@@ -6,6 +6,7 @@ from zlib import crc32
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.segment_names import by_day, parse_segment_name
@@ -14,12 +15,14 @@ from penstock.ledger.spool_format import (
     HEADER_BYTES,
     MAGIC,
     BadSpoolFile,
+    JobResult,
     Opening,
     SpoolFile,
     checkpoint,
     header,
     read_spool,
     records_of,
+    whole_file,
     with_length,
 )
 
@@ -75,6 +78,16 @@ def test_a_file_of_an_earlier_boot_that_ends_within_its_header_has_no_record() -
     for size in range(len(MAGIC), HEADER_BYTES):
         with pytest.raises(BadSpoolFile, match="no record"):
             read_spool(content(ENDED)[:size], OTHER_BOOT)
+
+
+def test_a_file_that_was_written_at_once_is_read_after_a_loss_of_power_if_it_is_whole() -> None:
+    result = JobResult("eu-de", "acme", "batch_1", 2, 3)
+    opening = replace(OPENING, result=result)
+    data = whole_file(opening, [msgspec.msgpack.encode(ENDED)] * 2, BOOT)
+    assert read_spool(data, OTHER_BOOT) == SpoolFile(opening, [ENDED, ENDED])
+    with pytest.raises(BadSpoolFile, match="no record"):
+        read_spool(data[:-1], OTHER_BOOT)
+    assert read_spool(data[:-1], BOOT).records == [ENDED]
 
 
 def test_damage_within_a_boot_is_an_error() -> None:
