@@ -198,12 +198,17 @@ class JobWorker:
         jobs = fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng)
         region = store.batches.region
         self.queue.ranked(region, [job.paths.id for job in jobs if not store_paths.is_batch(job.paths.id)])
+        expired, concurrency = await self._expired(store, jobs), store.document.concurrency
         for job in jobs:
             paths = job.paths
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
-            is_batch = store_paths.is_batch(paths.id)
-            if len(self._batches) >= MAX_BATCHES if is_batch else len(self._requests) >= store.document.concurrency:
+            if store_paths.is_batch(paths.id):
+                has_room = len(self._batches) < MAX_BATCHES
+            else:
+                # Those that have expired end at once.
+                has_room = len(self._requests) < (2 * concurrency if paths.id in expired else concurrency)
+            if not has_room:
                 continue
             if self._memory.is_full:
                 break
@@ -217,8 +222,14 @@ class JobWorker:
             if record is not None and claim is not None:
                 await self._start(store, paths, record, claim)
         if region == self._stores.region:
-            self.queue.runs(len(self._requests), store.document.concurrency, time.time())
+            self.queue.runs(len(self._requests), concurrency, time.time())
             await self._paces.exchange(store.batches.storage)
+
+    async def _expired(self, store: OpenStore, jobs: list[OpenJob]) -> set[str]:
+        """Return the jobs whose deadline has passed, by the clock of this host and that of the store."""
+        late = {job.paths.id: job.deadline_at for job in jobs if 0.0 < job.deadline_at <= time.time()}
+        store_now = await store.batches.storage.now(self._rng.randbytes(8)) if late else 0.0
+        return {job for job, deadline_at in late.items() if deadline_at <= store_now}
 
     async def _read(self, jobs: BatchStore, job: OpenJob) -> JobRecord | None:
         """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""

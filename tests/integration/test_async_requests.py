@@ -17,6 +17,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import agent_jobs, job_deadline, job_worker
+from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.async_requests import pace_exchange, request_run
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.storage.batch_store import BatchStore
@@ -296,6 +297,21 @@ async def test_a_job_expires_when_the_store_agrees(tmp_path: Path, monkeypatch: 
         passed = True
         assert (await ended(client, job))["status"] == "expired"
         await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
+
+
+async def test_a_request_that_waits_expires_although_no_agent_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        runs = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        monkeypatch.setattr(batches_api, "deadline_of", lambda window, created_at: created_at - 1)
+        waiting = (await submit(client)).json()["id"]
+        assert (await ended(client, waiting))["status"] == "expired"
+        assert (await client.http.get(f"/v1/jobs/{runs}")).json()["status"] == "in_progress"
+        assert len(gpu.requests) == 1
 
 
 async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: Path) -> None:
