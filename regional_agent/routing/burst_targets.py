@@ -41,9 +41,10 @@ MAX_SERVERS: Final = 1_000
 class BurstTargets:
     """The burst endpoints of this region, as one agent uses them."""
 
-    def __init__(self, local: LocalTargets) -> None:
-        """Create the targets beside those of the region's own endpoints."""
+    def __init__(self, local: LocalTargets, *, may_pay: bool = True) -> None:
+        """Create the targets beside those of the region's own endpoints; none is used unless `may_pay`."""
         self._local = local
+        self._may_pay = may_pay
         self._servers: dict[str, ServerState] = {}
         """By name of the endpoint."""
         self.requests: dict[str, int] = defaultdict(int)
@@ -239,7 +240,7 @@ class BurstTargets:
 
     def _terms(self, policy: Policy, model: str) -> BurstPool | None:
         region = policy.regions.get(self._local.region)
-        return None if region is None else region.burst_of(model)
+        return None if region is None or not self._may_pay else region.burst_of(model)
 
 
 def awaits_idle_region(context: RequestContext, now: float) -> bool:

@@ -32,6 +32,7 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import replace_model
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.queue_entry import OnTarget, QueueEntry
 from regional_agent.routing.router import Router
 from regional_agent.services.service import RoutedService
@@ -67,6 +68,7 @@ class CopyRouter(Router):
 
     def __init__(self, router: Router, reader: CopyReader) -> None:
         super().__init__(router._config, reader, router.local, router._peers, router._rng, router.batch.sizes)
+        self.burst = BurstTargets(router.local, may_pay=False)
 
     def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
         """Refuse: a copy uses spare capacity only."""

@@ -25,6 +25,7 @@ from penstock.ledger.ledger_record import RecordKind
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version
+from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from regional_agent.telemetry.usage_meter import OTHER_TENANTS
 from regional_agent.versions import answer_pairs
@@ -34,6 +35,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask
 from tests.support.planet import EU_ONLY
 from tests.support.reports import report
+from tests.support.serverless import ServerlessEndpoint
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
@@ -224,6 +226,35 @@ async def test_copies_take_spare_slots_only_and_stay_where_residency_permits(tmp
         fleet.use(SHADOW)
         assert await fleet.ask(2) == "v1"
         await until(lambda: sent("v2") == before + 1)
+
+
+async def test_a_copy_without_a_slot_uses_no_burst_endpoint(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def holds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await serves(e, received, writer)
+
+    async with (
+        ServerlessEndpoint() as burst,
+        engine(holds) as gpu,
+        running_agent(
+            tmp_path, [gpu.address], models=["v1", "v2"], slots=1, queue=0, burst=[{"url": burst.url, "slots": 4}]
+        ) as agent,
+    ):
+        fleet, policy = Fleet(agent, SHADOW), agent.config.policy
+        price = BurstPool(("v1", "v2"), cost_per_second=0.0, cold_start_s=0.0, for_batches=True)
+        here = msgspec.structs.replace(policy.regions["eu-de"], burst=(price,))
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, regions={**policy.regions, "eu-de": here})
+        copies: Any = agent.service.copies
+        copies._has_room = lambda model, rules: True
+        await fleet.tick()
+        client = asyncio.create_task(fleet.ask(0))
+        await until(lambda: agent.held() == 1 and "v2" in copies._running and not copies._running["v2"])
+        release.set()
+        assert await client == "v1"
+        assert burst.connections == 0
+        assert fleet.counts("v2").requests.ended == 0, "no evidence"
 
 
 class Scorer(SmallHttp):
