@@ -334,7 +334,7 @@ class ControlPlane:
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 purge_routes.routes(self._purges, view),
-                capacity_routes.routes(self._planning),
+                capacity_routes.routes(self._planning, view),
                 usage_routes.routes(view, self._usage),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),

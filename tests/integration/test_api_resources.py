@@ -125,6 +125,9 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     for part in trigger["valueLocation"].split("."):  # as GJSON, which KEDA uses, reads a path
         found = found[int(part)] if part.isdigit() else found[part]
     assert found == advice["desired_endpoints"]
+    for wrong in ("region=eu-dee", f"region=eu-de&model={MODEL}b"):
+        refused = await api.http.get(f"/v1/capacity/recommendations?{wrong}")
+        assert (refused.status_code, "did you mean" in refused.text) == (404, True), "an autoscaler shows why"
     assert await api.get("/v1/capacity/takeover") == {"takeover": None}
     gauges = (await api.http.get("/metrics")).text
     assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges

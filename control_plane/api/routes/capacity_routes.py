@@ -10,14 +10,15 @@ from fastapi import APIRouter, Response
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
 from control_plane.api.responses import json_response, large_response
-from control_plane.api.routes.fleet_routes import InRegion, OfModel
+from control_plane.api.routes.fleet_routes import InRegion, OfModel, check_filters
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.planning_loop import PlanningLoop
+from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import StandbyStatus
 from penstock.scaling.recommender import Recommendation
 
 
-def routes(planning: PlanningLoop) -> APIRouter:
+def routes(planning: PlanningLoop, view: FleetView) -> APIRouter:
     """Return the router of capacity."""
     router = APIRouter(prefix="/v1/capacity", tags=["fleet"])
 
@@ -37,13 +38,15 @@ def routes(planning: PlanningLoop) -> APIRouter:
         model, and are renewed every 5 s. The list is empty until the leader has made a plan. Penstock does not start or
         stop endpoints.
         """
-        every = planning.recommendations
+        every, policy = planning.recommendations, view.policy
 
-        def page() -> Page[Recommendation]:
-            found = (row for row in every if region in (None, row.region) and model in (None, row.model))
-            return paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit)
+        def found() -> Page[Recommendation]:
+            rows = (row for row in every if region in (None, row.region) and model in (None, row.model))
+            page = paginate(rows, lambda row: f"{row.region}/{row.model}", cursor, limit)
+            check_filters(policy, page, region, model)
+            return page
 
-        return await large_response(page)
+        return await large_response(found)
 
     @router.get("/takeover", responses=returns(StandbyStatus, "The current takeover, or the last one."))
     async def takeover(caller: Viewer) -> Response:

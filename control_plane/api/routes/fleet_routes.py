@@ -91,7 +91,7 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
                 pool for pool in _pools(status) if region in (None, pool.region) and model in (None, pool.pool.model)
             )
             page = paginate(pools, lambda pool: f"{pool.region}/{pool.pool.model}", cursor, limit)
-            _check_filters(policy, page, region, model)
+            check_filters(policy, page, region, model)
             return _page(status, page)
 
         return await large_response(found)
@@ -116,7 +116,7 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
             models = {} if policy is None else policy.models
             listed = endpoint_statuses(snapshot, now, models, region=region, model=model, state=state)
             page = paginate(listed, lambda endpoint: f"{endpoint.region}/{endpoint.name}", cursor, limit)
-            _check_filters(policy, page, region, model)
+            check_filters(policy, page, region, model)
             return EndpointPage(page.items, page.next_cursor, seen_by, omitted_endpoints(snapshot, region))
 
         return await large_response(found)
@@ -132,7 +132,7 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
             status = prepared()
             agents = (agent for agent in status.agents if region in (None, agent.region))
             page = paginate(agents, lambda agent: f"{agent.region}/{agent.name}", cursor, limit)
-            _check_filters(policy, page, region)
+            check_filters(policy, page, region)
             return _page(status, page)
 
         return await large_response(found)
@@ -140,7 +140,7 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
     return router
 
 
-def _check_filters(policy: Policy | None, page: Page[Any], region: str | None, model: str | None = None) -> None:
+def check_filters(policy: Policy | None, page: Page[Any], region: str | None, model: str | None = None) -> None:
     """Raise 404 for an empty page if the policy lacks the region or model of the filter."""
     if page.items or policy is None:
         return
