@@ -21,6 +21,12 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[OnDemandModels]
         ("model", "action", "result"),
         lambda models: [((key[0], key[1].value, key[2]), count) for key, count in models.attempts.counts.items()],
     ),
+    "model_load_seconds": (
+        "Seconds of the successful wakes of this agent, each until its endpoint was ready; divided by their number"
+        " (`wake_attempts_total`), the mean time of a load.",
+        ("model",),
+        lambda models: [((model,), seconds) for model, seconds in models.attempts.load_s.items()],
+    ),
     "evictions": (
         "Endpoints that this agent has put to sleep so that another model has room in their memory, by the"
         " model that left.",

@@ -79,6 +79,8 @@ class WakeAttempts:
         """Attempts that load a model, by name of the memory."""
         self.counts: Counter[tuple[str, Action, str]] = Counter()
         """Ended attempts by model, action and result: `succeeded` or `failed`."""
+        self.load_s: dict[str, float] = {}
+        """Time (s) of the wakes that succeeded, from their beginning until the endpoint was ready, by model."""
         self.evicted: Counter[str] = Counter()
         """Endpoints that were put to sleep so that another model has room, by model."""
 
@@ -204,7 +206,9 @@ class WakeAttempts:
             # A cold start may take longer than the claim, which is short so that another agent replaces one that died.
             await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s)
             await self._until(is_ready, min(on_demand.timeout_s / 2.0, until - self._clock()))
-        self._cold_starts.setdefault(model, ColdStarts()).add(self._clock() - began_at)
+        took_s = self._clock() - began_at
+        self._cold_starts.setdefault(model, ColdStarts()).add(took_s)
+        self.load_s[model] = self.load_s.get(model, 0.0) + took_s
         await self._hooks.claims.claim(_name(endpoint), model, _until_seen_s(endpoint))
         return True
 

@@ -167,7 +167,10 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
         await until(lambda: reported_endpoints(agent) == 0)
         counts = agent.metrics.on_demand.models.attempts.counts
         await until(lambda: sum(counts.values()) == 2)
-        assert agent.metrics.on_demand.models.cold_starts_s()[MODEL] < 10.0, "measured"
+        took_s = agent.metrics.on_demand.models.cold_starts_s()[MODEL]
+        assert took_s < 10.0, "measured"
+        assert agent.metrics.on_demand.models.attempts.load_s == {MODEL: took_s}, "of the one wake"
+        assert f'penstock_agent_model_load_seconds_total{{model="{MODEL}"}}' in agent.metrics.render().decode()
 
 
 async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_that_has_some(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def endpoint_sample(
 def on_demand_sample(model: str) -> Any:
     """Return what metrics read of models on demand, of which `gpu-1` sleeps."""
     return SimpleNamespace(
-        attempts=SimpleNamespace(counts={(model, Action.WAKE, "failed"): 3}, evicted={model: 2}),
+        attempts=SimpleNamespace(load_s={model: 6.5}, counts={(model, Action.WAKE, "failed"): 3}, evicted={model: 2}),
         without_room_s={model: 1.5},
         cold_starts_s=lambda: {model: 42.0},
         asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),

@@ -95,6 +95,7 @@ AGENT_CONTRACT = {
     "burst_seconds": ("counter", {"model"}),
     "burst_cost": ("counter", {"model"}),
     "evictions": ("counter", {"model"}),
+    "model_load_seconds": ("counter", {"model"}),
     "cold_start_seconds": ("gauge", {"model"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
