@@ -98,7 +98,7 @@ test-stress: $(VENV)/.test  ## the suite repeated in random order, every other t
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from outside (TARGET=, SECONDS=60 for each, INPUT=file)
 	@$(BIN)/python -m tests.fuzz $(TARGET) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUT),--input '$(INPUT)')
 
-test-attacks: $(VENV)/.test $(VENV)/debian/.dns  ## attack a real fleet as a tenant, an operator, a stranger in etcd, Redis and DNS, and with a stolen key (ARGS=names)
+test-attacks: $(VENV)/.test $(VENV)/debian/.dns $(VENV)/debian/.slowhttptest  ## attack a real fleet as a tenant, an operator, a stranger in etcd, Redis and DNS, and with a stolen key (ARGS=names)
 	@DEBIAN_PACKAGES=$(CURDIR)/$(VENV)/debian $(BIN)/python -m tests.attacks $(ARGS)
 
 test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compiled router (ARGS=names)
@@ -279,6 +279,10 @@ $(VENV)/debian/.dns: | $(VENV)/.test
 $(VENV)/debian/.nginx: | $(VENV)/.test
 	@echo 'Unpacking nginx into $(VENV)/debian ...'
 	@$(BIN)/python -m lab.debian_packages $(VENV)/debian nginx libnginx-mod-stream && touch $@ || true
+
+# Without it the attack by this program is left out.
+$(VENV)/debian/.slowhttptest: | $(VENV)/.test
+	@$(BIN)/python -m lab.debian_packages $(VENV)/debian slowhttptest && touch $@ || true
 
 $(VENV)/.fuzz: $(VENV)/.test
 	@echo 'Installing Atheris into $(VENV) ...'

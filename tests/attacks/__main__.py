@@ -40,6 +40,9 @@ ATTACK_TIMEOUT_S = 75.0
 RECOVERY_S = 30.0
 """Time within which the fleet serves as before, once an attack has ended."""
 
+NEEDED = {"pdns_server": on_dns.__name__, "slowhttptest": "flood_by_slowhttptest"}
+"""Programs of Debian, by which part of the name of the attacks that need them."""
+
 
 async def result_of(attack: Attack, fleet: Fleet) -> str:
     """Return `held`, or the broken property."""
@@ -83,12 +86,11 @@ def main() -> int:
         for attack in ATTACKS
         if not words or any(word == attack.number or word in attack.run.__name__ for word in words)
     ]
-    on_names = [attack for attack in selected if attack.run.__module__ == on_dns.__name__]
-    if on_names and debian_packages.program("pdns_server") is None:
-        print(
-            f"{len(on_names)} attacks are left out: there is no pdns_server (Debian: pdns-server, pdns-backend-remote)"
-        )
-        selected = [attack for attack in selected if attack not in on_names]
+    for program, where in NEEDED.items():
+        left_out = [attack for attack in selected if where in f"{attack.run.__module__}.{attack.run.__name__}"]
+        if left_out and debian_packages.program(program) is None:
+            print(f"{len(left_out)} attacks are left out: there is no {program}, a program of Debian")
+            selected = [attack for attack in selected if attack not in left_out]
     if not selected:
         print("no attack has that number or name", file=sys.stderr)
         return 2

@@ -7,7 +7,9 @@ flood at another agent.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -35,13 +37,13 @@ ROUNDS = 3
 async def flood(kind: str, host: str, port: int) -> AsyncIterator[None]:
     """Run a flood in another process."""
     argv = (sys.executable, "-m", "tests.attacks.flood", host, str(port), kind)
-    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
+    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, start_new_session=True)
     try:
         await asyncio.sleep(SETTLE_S)
         expect(process.returncode is None, f"the flood of {kind} has ended")
         yield
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # also the programs that it runs
         await process.wait()
 
 
@@ -122,3 +124,11 @@ async def flood_of_half_open_handshakes(fleet: Fleet) -> None:
 async def flood_of_unfinished_heads(fleet: Fleet) -> None:
     """Clients of one network hold 5,000 connections with an unfinished head; likewise."""
     await withstands(fleet, "slow")
+
+
+@attack("47.5")
+async def flood_by_slowhttptest(fleet: Fleet) -> None:
+    """Slowhttptest holds 4,500 connections: slow heads, slow bodies and slow reads; likewise."""
+    before = sum((await refused(fleet, "traffic")).values())
+    await withstands(fleet, "slowhttptest")
+    expect(sum((await refused(fleet, "traffic")).values()) > before, "no connection was closed by a limit")

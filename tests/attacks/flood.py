@@ -6,10 +6,13 @@ Usage: python -m tests.attacks.flood HOST PORT KIND
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from adapters.servers.free_ports import LOOPBACK
+from lab import debian_packages
 from lab.open_files import allow_many_open_files
 
 TASKS = 64
@@ -23,6 +26,13 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
 REQUEST = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
 
 SLOW_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n"
+
+
+SLOW_MODES = ("-H", "-B", "-X")
+"""Modes of slowhttptest: slow heads, slow bodies, slow reads."""
+
+SLOW_CONNECTIONS = 1_500
+"""Number of connections of each mode, opened within 3 s."""
 
 
 def address(number: int) -> str:
@@ -74,11 +84,44 @@ async def slow(host: str, port: int, number: int) -> None:
     await hold(host, port, number, SLOW_HEAD)
 
 
+async def slowhttptest(host: str, port: int, number: int) -> None:
+    """Run slowhttptest in one of its modes, through a relay, since it cannot choose the address of a client."""
+    opened = itertools.count()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            there_reader, there = await _open(host, port, next(opened))
+            await asyncio.wait(
+                [asyncio.create_task(_copy(reader, there)), asyncio.create_task(_copy(there_reader, writer))],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            there.transport.abort()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(relay, LOOPBACK, 0, backlog=SLOW_CONNECTIONS)
+    url = f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}/v1/chat/completions"
+    options = ("-c", str(SLOW_CONNECTIONS), "-r", "500", "-i", "1", "-l", "60", "-v", "0", "-u", url)
+    process = await asyncio.create_subprocess_exec(
+        debian_packages.program("slowhttptest") or "slowhttptest", SLOW_MODES[number], *options,
+        stdout=asyncio.subprocess.DEVNULL, env=debian_packages.environment(),
+    )  # fmt: skip
+    await process.wait()
+    server.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+
+
 KINDS: dict[str, tuple[Callable[[str, int, int], Awaitable[None]], int, float]] = {
     "connections": (connections, TASKS, 0.0),
     "requests": (requests, TASKS, 0.01),
     "handshakes": (handshakes, HALF_OPEN, 1.0),
     "slow": (slow, HALF_OPEN, 1.0),
+    "slowhttptest": (slowhttptest, len(SLOW_MODES), 0.0),
 }
 """Attack, number of attackers, and the time (s) after which one begins again."""
 
