@@ -90,7 +90,7 @@ class CopyRecorder(OutcomeRecorder):
             if isinstance(attempt, LocalAttempt):
                 self._charge_fleet(context, attempt, account.ended_at, account)
             if self._of_new and account.reason not in _NO_ROOM:
-                self.versions.ended(context, account, account.ended_at - context.received_at)
+                self.versions.ended(context, account, account.ended_at - context.received_at, is_copy=True)
         except Exception:
             log.exception("recording a copy failed", model=context.model)
 

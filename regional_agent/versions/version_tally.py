@@ -62,7 +62,7 @@ class VersionTally:
         keys = [(name, each.model) for name in self.rollouts for each in policy.versions[name].versions]
         self._counters = {key: self._counters.get(key) or _Counters() for key in keys}
 
-    def ended(self, context: RequestContext, account: Account, total_s: float) -> None:
+    def ended(self, context: RequestContext, account: Account, total_s: float, *, is_copy: bool = False) -> None:
         """Count a client's request, or the copy of one, that ended after `total_s` (s)."""
         rollout = self.rollouts.get(context.asked_for)
         counters = self._counters.get((context.asked_for, context.model))
@@ -71,7 +71,9 @@ class VersionTally:
         if not is_drawn(context.policy, rollout, context.principal.tenant, choice_of(context.request, rollout)):
             return
         first_byte_at, usage, is_streamed = account.first_byte_at, account.measured_usage, context.estimate.streaming
-        if context.is_batch:
+        # A copy counts as batch work, and never waits.
+        is_timed = is_copy or not context.is_batch
+        if not is_timed:
             # Batch work waits for idle slots, and for its file: its times are not those of the version.
             counters.requests.batch_ended(account.outcome)
         else:
@@ -82,7 +84,7 @@ class VersionTally:
         counters.answers += 1
         counters.answer_tokens += usage.answer_tokens
         counters.answer_tokens2 += float(usage.answer_tokens) ** 2
-        if is_streamed and not context.is_batch and first_byte_at is not None and usage.answer_tokens > 1:
+        if is_streamed and is_timed and first_byte_at is not None and usage.answer_tokens > 1:
             counters.timed += 1
             token_s = (account.ended_at - first_byte_at) / (usage.answer_tokens - 1)
             counters.token_s += token_s

@@ -32,7 +32,7 @@ from regional_agent.versions import answer_pairs
 from regional_agent.versions.shadow_requests import RequestCopies
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import ask
+from tests.support.chats import SSE_HEAD, ask, chunk
 from tests.support.planet import EU_ONLY
 from tests.support.reports import report
 from tests.support.serverless import ServerlessEndpoint
@@ -41,6 +41,7 @@ from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
 
 VERSIONS = {"chat": ModelVersions("chat", (Version("v1", 100.0), Version("v2", 0.0)))}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 20}
 ROLLOUT = ModelRollout("chat", "v2", (40.0, 100.0), prepare_s=1, step_s=0, watch_s=5, min_requests=10)
 
 
@@ -96,7 +97,7 @@ class Fleet:
 async def serves(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     body = json.loads(received.body)
     assert body["model"] in ("v1", "v2")
-    answer = json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 20}}).encode()
+    answer = json.dumps({"choices": [], "usage": USAGE}).encode()
     writer.write(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
     )
@@ -226,6 +227,28 @@ async def test_copies_take_spare_slots_only_and_stay_where_residency_permits(tmp
         fleet.use(SHADOW)
         assert await fleet.ask(2) == "v1"
         await until(lambda: sent("v2") == before + 1)
+
+
+async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    events = ({"choices": [{"delta": {"content": "a"}}]}, {"choices": [], "usage": USAGE})
+    data = b"".join(chunk(b"data: " + json.dumps(event).encode() + b"\n\n") for event in events)
+    writer.write(SSE_HEAD + data + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+async def test_the_times_of_copies_are_evidence_about_a_version(tmp_path: Path) -> None:
+    async with engine(streams) as gpu, running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64) as agent:
+        copies = ShadowRequests(percent=100.0, max_concurrent=9)
+        fleet = Fleet(agent, msgspec.structs.replace(SHADOW, shadow=copies))
+        await fleet.tick()
+        asked = {"model": "chat", "stream": True, "stream_options": {"include_usage": True}, "messages": []}
+        for number in range(3):
+            assert (await ask(agent, body=json.dumps(asked).encode())).status == 200
+            for version in ("v1", "v2"):
+                await until(lambda at=number + 1, version=version: fleet.counts(version).requests.ended == at)
+        for version in ("v1", "v2"):
+            counts = fleet.counts(version)
+            assert (counts.requests.begun, counts.timed, counts.answers) == (3, 3, 3), version
+            assert counts.requests.first_byte_s > 0.0
 
 
 async def test_a_copy_without_a_slot_uses_no_burst_endpoint(tmp_path: Path) -> None:
