@@ -1,0 +1,50 @@
+"""`penstock anycast`: what it reads of the ready URLs, and what it writes for ExaBGP."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from control_plane.cli.commands.entries.anycast_command import _Announcer, _weight
+from penstock.health.anycast_announcement import DampingRules
+
+ROUTE = "route 192.0.2.0/24 next-hop self"
+
+
+@pytest.mark.parametrize(
+    ("answers", "weight"),
+    [
+        ([(200, {})], 1.0),
+        ([(200, {"x-penstock-weight": "0.25"})], 0.25),
+        ([(200, {"x-penstock-weight": "0"})], 0.0),
+        ([(200, {"x-penstock-weight": "much"})], 0.0),
+        ([(503, {"x-penstock-weight": "1"})], 0.0),
+        ([(200, {"x-penstock-weight": "0.5"}), (200, {})], 0.5),
+        ([(200, {}), (503, {})], 0.0),
+        ([(200, {}), None], None),
+    ],
+)
+def test_the_weight_is_the_smallest_that_the_urls_state(
+    answers: list[tuple[int, dict[str, str]] | None], weight: float | None
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        found = answers[int(request.url.path[1:])]
+        if found is None:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(found[0], headers=found[1])
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        assert _weight(client, [f"http://agent/{number}" for number in range(len(answers))]) == weight
+
+
+def test_a_drained_region_is_withdrawn_and_a_returning_one_has_a_larger_med(capsys: pytest.CaptureFixture[str]) -> None:
+    announcer = _Announcer([ROUTE], " community [65000:1]", 100, DampingRules(hold_s=0.0))
+    for now, weight in enumerate((1.0, 1.0, 0.0, 0.0, 0.25, 1.0, None, None, None)):
+        announcer._apply(weight, float(now))
+    assert capsys.readouterr().out.splitlines() == [
+        f"announce {ROUTE} med 100 community [65000:1]",
+        f"withdraw {ROUTE}",
+        f"announce {ROUTE} med 175 community [65000:1]",
+        f"announce {ROUTE} med 100 community [65000:1]",
+        f"withdraw {ROUTE}",
+    ]
