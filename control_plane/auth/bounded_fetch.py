@@ -1,18 +1,21 @@
-"""Requests to the identity provider: limited in time and size, without redirects."""
+"""Requests to URLs that policy or settings name: limited in time and size, without redirects, and apart from others."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Coroutine, Hashable, Mapping
+from typing import Any, NamedTuple
 
 import httpx
+import structlog
 
 FETCH_TIMEOUT_S = 3.0
 MAX_RESPONSE_BYTES = 256 * 1024
 MAX_ETAG_CHARS = 256
 
 _ACCEPT = {"accept": "application/json"}
+
+_log = structlog.get_logger(__name__)
 
 
 async def fetch(
@@ -84,3 +87,36 @@ async def _fetch(
         raise ValueError(f"no response within {FETCH_TIMEOUT_S:.0f} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ValueError(str(error) or repr(error)) from None
+
+
+class SeparateFetches:
+    """Fetches in tasks of their own, at most one of each source at a time: a source that does not respond delays no
+    other one."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+
+    def is_running(self, source: Hashable) -> bool:
+        """Whether a fetch of a source has started and not ended."""
+        return source in self._tasks
+
+    def start(self, source: Hashable, fetching: Coroutine[Any, Any, None]) -> None:
+        """Start a fetch of a source of which none is running; an exception is logged."""
+        task = self._tasks[source] = asyncio.create_task(fetching, name=f"fetch {source}")
+        task.add_done_callback(lambda ended: self._end(source, ended))
+
+    async def wait(self) -> None:
+        """Wait until no fetch is running."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Cancel all fetches."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self.wait()
+
+    def _end(self, source: Hashable, ended: asyncio.Task[None]) -> None:
+        del self._tasks[source]
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            _log.error("fetch failed", source=source, exc_info=error)

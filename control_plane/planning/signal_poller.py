@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 import httpx
 import msgspec
 import structlog
 
-from control_plane.auth.bounded_fetch import fetch
+from control_plane.auth.bounded_fetch import SeparateFetches, fetch
 from penstock.planning.forecasting.demand_signals import Points, read_points
 from penstock.policy.kinds.external_sources import DemandSignal
 from penstock.policy.policy import Policy
@@ -53,6 +52,8 @@ class SignalPoller:
         self._on_ages = on_ages
         self._http: httpx.AsyncClient | None = None
         """Created with the first fetch, since most fleets have no signal; follows no redirects."""
+        self.fetches = SeparateFetches()
+        """Fetches by name and URL of the signal."""
         self._polled: dict[tuple[str, str], _Polled] = {}
         """By name and URL: a signal whose URL changes begins again."""
 
@@ -61,18 +62,20 @@ class SignalPoller:
         return {name: polled.points for (name, _), polled in self._polled.items()}
 
     async def tick(self) -> None:
-        """Fetch the signals that are due; no effect without leadership."""
+        """Start to fetch the signals that are due; no effect without leadership."""
         policy = self._policy()
         signals = () if policy is None or not self._leads() else policy.demand_signals or ()
         self._polled = {(each.name, each.url): self._of(each) for each in signals}
         now = self._clock()
-        due = [each for each in signals if now - self._of(each).tried_at >= each.refresh_s]
-        # A URL that does not respond must not delay the others.
-        await asyncio.gather(*(self._fetch(each, self._of(each)) for each in due))
-        self._on_ages({each.name: self._clock() - self._of(each).fetched_at for each in signals})
+        for each in signals:
+            polled, source = self._of(each), (each.name, each.url)
+            if now - polled.tried_at >= each.refresh_s and not self.fetches.is_running(source):
+                self.fetches.start(source, self._fetch(each, polled))
+        self._on_ages({each.name: now - self._of(each).fetched_at for each in signals})
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Cancel all fetches, and close the connections."""
+        await self.fetches.close()
         if self._http is not None:
             await self._http.aclose()
 

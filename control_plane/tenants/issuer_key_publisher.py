@@ -6,7 +6,6 @@ without a usable key: an empty set is more often an outage than the removal of a
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
@@ -19,7 +18,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.mirror import Mirror
-from control_plane.auth.bounded_fetch import fetch_changed
+from control_plane.auth.bounded_fetch import SeparateFetches, fetch_changed
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.policy import Policy
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, other_name, publishable_keys
@@ -73,6 +72,8 @@ class IssuerKeyPublisher:
         self._store = store
         self._http: httpx.AsyncClient | None = None
         """Created with the first fetch, since most fleets have no issuer; follows no redirects."""
+        self.fetches = SeparateFetches()
+        """Fetches by the place of the issuer."""
         self._policies = policies
         self._epoch = epoch
         self._clock = clock
@@ -90,7 +91,8 @@ class IssuerKeyPublisher:
             self._asked.update(names)
 
     async def tick(self) -> None:
-        """Fetch the keys that are due, and publish those that have changed; no effect without leadership."""
+        """Start to fetch the keys that are due, each of which is published if it has changed; no effect without
+        leadership."""
         if self._epoch() is None or not self.informer.synced:
             self._on_ages({})
             self._asked.clear()
@@ -99,15 +101,15 @@ class IssuerKeyPublisher:
         present = {_place_of(issuer) for issuer in issuers.values()}
         self._fetched = {place: fetched for place, fetched in self._fetched.items() if place in present}
         now = self._clock()
-        due = [each for each in issuers.items() if self._is_due(each[1], now)]
+        for name, issuer in issuers.items():
+            if not self.fetches.is_running(_place_of(issuer)) and self._is_due(issuer, now):
+                self.fetches.start(_place_of(issuer), self._refresh(name, issuer))
         self._asked.clear()
-        # One provider that does not respond must not delay the keys of others.
-        await asyncio.gather(*(self._refresh(name, issuer) for name, issuer in due))
-        now = self._clock()
         self._on_ages({name: now - self._of(issuer).fetched_at for name, issuer in issuers.items()})
 
     async def close(self) -> None:
-        """Close the connections to the providers."""
+        """Cancel all fetches, and close the connections to the providers."""
+        await self.fetches.close()
         if self._http is not None:
             await self._http.aclose()
 

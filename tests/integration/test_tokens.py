@@ -180,6 +180,7 @@ async def test_an_unknown_key_is_fetched_once_and_invented_ones_cause_no_further
             running._now[0] += 0.5
             publisher.ask(["idp"])
             await publisher.tick()
+            await publisher.fetches.wait()
             fetches += publisher._of(running.document).tried_at != before
             before = publisher._of(running.document).tried_at
         assert fetches == 2

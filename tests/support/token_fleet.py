@@ -47,6 +47,7 @@ class Fleet:
         """Fetch the provider's keys, as the leader does every few seconds."""
         self._now[0] += 60.0
         await self.publisher.tick()
+        await self.publisher.fetches.wait()
 
     async def rotate(self, **private: Any) -> None:
         self.issuer.private |= private
@@ -64,6 +65,7 @@ class Fleet:
                 await release.wait()
             self.publisher.ask(registry.asked())
             await self.publisher.tick()
+            await self.publisher.fetches.wait()
 
         registry.on_asked = lambda: self.asked.append(asyncio.create_task(fetch()))
 

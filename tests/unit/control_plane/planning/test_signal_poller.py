@@ -49,7 +49,9 @@ async def test_the_leader_fetches_and_keeps_the_last_valid_response(monkeypatch:
     for at in (0.0, 30.0, 60.0, 120.0, 180.0):
         now = at
         await poller.tick()
+        await poller.fetches.wait()
         assert poller.points() == {"matches": good}
+    await poller.tick()
     assert asked == ["https://signal.example/demand.json"] * 4
     assert ages[-1] == {"matches": 180.0}
     leads = False

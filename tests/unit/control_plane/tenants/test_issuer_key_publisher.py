@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -41,9 +42,13 @@ class Published:
             store, lambda: (in_force, self.rolled_out), lambda: epoch, Random(1), lambda: self._now
         )
 
-    async def tick(self) -> None:
+    def advance(self) -> None:
         self._now += 5.0
+
+    async def tick(self) -> None:
+        self.advance()
         await self.publisher.tick()
+        await self.publisher.fetches.wait()
 
     async def names(self) -> set[str]:
         listed = await self.store.list(keys.ISSUERS)
@@ -74,6 +79,21 @@ async def test_issuers_with_one_url_and_different_intervals_are_both_published(p
     for _ in range(13):
         await published.tick()
     assert await published.names() == {"fast", "slow"}
+
+
+async def test_a_provider_that_does_not_respond_delays_no_other(published: Published) -> None:
+    publisher, fast = published.publisher, ("fast", published.fast.jwks_url)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/keys"
+        hung = replace(published.fast, name="hung", jwks_url=url)
+        published.rolled_out = replace(policy(), issuers={"hung": hung})
+        for answer in ((503, b""), None):
+            published.provider.answer = answer
+            published.advance()
+            await publisher.tick()
+            await until(lambda: not publisher.fetches.is_running(fast))
+        assert "fast" in await published.names()
+        assert publisher.fetches.is_running(("hung", url))
 
 
 async def test_a_rollout_that_changes_the_url_has_the_keys_of_both(published: Published, tmp_path: Path) -> None:
