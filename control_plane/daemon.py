@@ -66,6 +66,7 @@ from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDet
 from control_plane.events.event_log import EventLog
 from control_plane.events.journal import Journal
 from control_plane.leadership import giving_way
+from control_plane.leadership.clock_check import ClockCheck
 from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.giving_way import GivingWay
 from control_plane.leadership.leader_client import LeaderClient
@@ -244,7 +245,8 @@ class ControlPlane:
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S, apart_s=ISSUER_APART_S)
         self._intake.on_issuers_asked = self._ask_issuers
         self._signal_rounds = PeriodicJob(planning.signals.tick, SIGNAL_TICK_S)
-        gives_way = GivingWay(self.elector, clock, fleet, self._has_others, self._read_again)
+        self._clocks = ClockCheck(self.elector, fleet, clock, self._link)
+        gives_way = GivingWay(self.elector, clock, fleet, self._clocks, self._has_others, self._read_again)
         self._leader_rounds = PeriodicJob(gives_way.tick, giving_way.CHECK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -347,6 +349,7 @@ class ControlPlane:
             ),
             access=access,
             peers=ControlPlanePeers(self.elector, self._link, self._callers),
+            clocks=self._clocks,
             cookies=Middleware(SessionCookies, sessions=browsers, is_revoked=self._revocations.is_revoked),
             intake=self._intake,
         )

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from control_plane.api.authorisation import Authorisation
+from control_plane.api.clock_agreement import ClockAgreement
 from control_plane.api.json_bodies import MAX_BODY, json_body_of
 from control_plane.api.leader_forwarding import ControlPlanePeers, LeaderForwarding
 from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_description, operation_id
@@ -20,6 +21,7 @@ from control_plane.api.serving.sender_standing import SenderStanding
 from control_plane.api.strict_requests import install_method_errors
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
+from control_plane.leadership.clock_check import ClockCheck
 from control_plane.planning.report_intake import ReportIntake
 
 
@@ -33,6 +35,7 @@ def create_app(
     guarded_routers: Sequence[APIRouter],
     access: Access,
     peers: ControlPlanePeers,
+    clocks: ClockCheck,
     cookies: Middleware,
     intake: ReportIntake,
 ) -> FastAPI:
@@ -43,6 +46,7 @@ def create_app(
         guarded_routers: all other routes.
         access: authenticates callers.
         peers: the other control planes, which forward requests.
+        clocks: compares the clock with those of other processes.
         cookies: `SessionCookies`, with the sessions of browsers.
         intake: verifies the reports of agents.
 
@@ -71,6 +75,7 @@ def create_app(
     install_method_errors(app)
     rules = RouteRules(routes)
     # The middleware added last receives a request first.
+    app.add_middleware(ClockAgreement, clocks=clocks, rules=rules)
     app.add_middleware(LeaderForwarding, peers=peers, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)

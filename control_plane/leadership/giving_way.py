@@ -1,4 +1,4 @@
-"""Ends a leadership that another control plane can do better: the clock was wrong, or no agent reports."""
+"""Ends a leadership that another control plane can do better: the clock is or was wrong, or no agent reports."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from math import inf
 
 import structlog
 
+from control_plane.leadership.clock_check import ClockCheck
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.steady_clock import SteadyClock
+from penstock.fleet.agent_clocks import MAX_DIFFERENCE_S
 from penstock.leadership.giving_way import MIN_PATIENCE_S, judge
 
 CHECK_S = 5.0
@@ -25,6 +27,7 @@ class GivingWay:
         elector: the leadership of this control plane.
         clock: the clock of this control plane.
         fleet: the snapshot of agents' reports.
+        clocks: compares the clock with those of agents.
         has_others: returns whether agents, and another control plane, are registered.
         on_set: called after the clock was set.
     """
@@ -34,12 +37,14 @@ class GivingWay:
         elector: LeaderElector,
         clock: SteadyClock,
         fleet: FleetSnapshot,
+        clocks: ClockCheck,
         has_others: Callable[[], bool],
         on_set: Callable[[], None] = lambda: None,
     ) -> None:
         self._elector = elector
         self._clock = clock
         self._fleet = fleet
+        self._clocks = clocks
         self._has_others = has_others
         self._on_set = on_set
         self._patience_s = MIN_PATIENCE_S
@@ -56,8 +61,15 @@ class GivingWay:
         elif leads:
             now, led_s = self._clock(), self._elector.role_age_s
             ages_s = [now - held.received_at for held in self._fleet.snapshot.agents.values()]
-            age_s = min(ages_s, default=inf)
+            ahead_s = self._clocks.difference_to_agents_s()
+            # Agents ignore what a leader writes whose clock disagrees, although they report to it.
+            age_s = min(ages_s, default=inf) if abs(ahead_s) <= MAX_DIFFERENCE_S else inf
             gives_way, self._patience_s = judge(age_s, led_s, self._patience_s, has_others=self._has_others())
             if gives_way:
-                _log.error("no agent reports to this leader, which gives way", for_s=round(min(age_s, led_s)))
+                for_s, ahead_s = round(min(age_s, led_s)), round(ahead_s)
+                _log.error(
+                    "no agent whose clock agrees reports to this leader, which gives way",
+                    for_s=for_s,
+                    clock_ahead_s=ahead_s,
+                )
                 self._elector.step_down()

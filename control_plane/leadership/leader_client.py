@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 
 import httpx
@@ -139,6 +140,18 @@ class LeaderClient:
             raise self._unavailable(leader, reason) from None
         self._reachable = True
         return reply
+
+    async def clock_difference_s(self, leader: Member) -> float:
+        """Return the time (s) by which this process's clock is ahead of the leader's, or behind (negative).
+
+        By the header `Date` of a response, to about a second; 0 if the leader does not respond.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                response = await self._exchange("GET", leader.url + identity.PATH, {}, b"")
+            return self._clock() - parsedate_to_datetime(response.headers["date"]).timestamp()
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, LookupError, ValueError):
+            return 0.0
 
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> LeaderResponse:
         if self._tls() is not self._context:
