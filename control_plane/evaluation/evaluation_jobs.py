@@ -19,6 +19,7 @@ from penstock.fleet.snapshot import Demand
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, rejection
 from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override, OverrideKind, described, validation_error
+from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, diff
 from penstock.policy.removal_guard import unaccepted_removals
@@ -84,6 +85,8 @@ class LiveFleet(msgspec.Struct, frozen=True):
     """The overrides of operators that still have an effect."""
     available: tuple[tuple[str, str, float], ...] | None = None
     """Region, model and available slots of each pool, for guard rails; None where the regions have not reported."""
+    plans: tuple[RegionPlan, ...] = ()
+    """The plan in force, if an override in force or proposed may be a freeze."""
 
 
 class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
@@ -154,8 +157,8 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
     _check_lifted(request, fleet)
     rejections, added = _proposed(request, job)
     kept = tuple(override for override in fleet.overrides if override.id not in request.lift)
-    before = Side(policy, frozenset((*fleet.failed, *request.lost_before)), fleet.overrides)
-    after = Side(proposed, before.lost | frozenset(request.lost), (*kept, *added))
+    before = Side(policy, frozenset((*fleet.failed, *request.lost_before)), fleet.overrides, fleet.plans)
+    after = Side(proposed, before.lost | frozenset(request.lost), (*kept, *added), fleet.plans)
     given = None if request.demand is None else [row.group() for row in request.demand]
     reported = fleet.capacities if request.fleet is None else tuple(row.capacity() for row in request.fleet)
     described = "as given"

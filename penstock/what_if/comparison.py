@@ -12,6 +12,7 @@ import msgspec
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.overrides.overrides import Override
+from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, Evaluation, Totals
 from penstock.what_if.evaluation import evaluate_demand
@@ -27,6 +28,8 @@ class Side(msgspec.Struct, frozen=True):
     """Regions that have failed."""
     overrides: tuple[Override, ...] = ()
     """Overrides of operators; those that are in force have an effect."""
+    plans: tuple[RegionPlan, ...] = ()
+    """The plan in force, whose shares a freeze keeps; without it, a freeze has no effect."""
 
     def in_force(self, now: float) -> tuple[Override, ...]:
         """The overrides and the policy's maintenance windows that are in force."""
@@ -66,4 +69,4 @@ def compare(
 def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:
     # The final state is evaluated, so an override that has ended has no failback ramp.
     interventions = NO_INTERVENTIONS if now is None else Interventions(side.in_force(now), 0.0, now)
-    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions, now)
+    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions, now, side.plans)

@@ -2,7 +2,8 @@
 
 The evaluation uses the functions of the live system: `authorize_at_origin` authorizes each request at its origin or
 redirects it to a permitted entry region, and the linear program's planner assigns regions. The plan is final,
-without the bounded steps towards it. Demand beyond a tenant's budgets or beyond a region's slots counts as rejected.
+without the bounded steps towards it; shares that a freeze keeps stay as they are. Demand beyond a tenant's budgets or
+beyond a region's slots counts as rejected.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
+from penstock.planning.plan import RegionPlan
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
@@ -33,6 +35,9 @@ from penstock.what_if.entry_regions import Entered, EntryResolver
 from penstock.what_if.shared_slots import burst_shares, served_shares
 from penstock.what_if.totals import Loads, totals
 
+FINAL_S = 1e9
+"""Time (s) since the shares that a freeze keeps: what else applies to these has had its effect."""
+
 
 class _Fleet(NamedTuple):
     """The state of the fleet that a plan is computed for."""
@@ -41,6 +46,7 @@ class _Fleet(NamedTuple):
     lost: frozenset[str]
     interventions: Interventions
     now: float
+    plans: Sequence[RegionPlan]
 
 
 def evaluate_demand(
@@ -50,6 +56,7 @@ def evaluate_demand(
     lost: frozenset[str] = frozenset(),
     interventions: Interventions = NO_INTERVENTIONS,
     now: float | None = None,
+    plans: Sequence[RegionPlan] = (),
 ) -> Evaluation:
     """Evaluate each group of a demand, and the demand as a whole.
 
@@ -60,6 +67,7 @@ def evaluate_demand(
         lost: regions that have failed.
         interventions: the overrides and maintenance windows in force.
         now: Unix time (s), of the prices; None uses each `cost_per_gpu_hour`.
+        plans: the plan in force, whose shares a freeze keeps.
     """
     if now is None:
         now, policy = 0.0, _without_price_hours(policy)
@@ -71,7 +79,7 @@ def evaluate_demand(
         msgspec.structs.replace(group, requests_per_s=part * group.requests_per_s)
         for group, part in zip(demand, parts_in, strict=True)
     ]
-    shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions, now))
+    shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions, now, plans))
     pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
     own = served_shares(pools, loads)
@@ -233,11 +241,11 @@ def _planned(
     tick = TickInput(
         policy=policy,
         snapshot=Snapshot(agents, health),
-        previous={},
+        previous=_frozen(fleet),
         now=fleet.now,
         epoch=1,
         generation=1,
-        elapsed_s=1.0,
+        elapsed_s=FINAL_S,
         interventions=fleet.interventions,
     )
     plans = FlowPlanner(OFFLINE_LIMIT_S).plan(tick).plans
@@ -246,6 +254,16 @@ def _planned(
         for origin, plan in plans.items()
         for entry in plan.classes
     }
+
+
+def _frozen(fleet: _Fleet) -> dict[str, RegionPlan]:
+    """The entries of the plan in force that a freeze concerns, by origin."""
+    found = {}
+    for plan in fleet.plans:
+        kept = [entry for entry in plan.classes if fleet.interventions.of(plan.region, entry.model).frozen]
+        if kept:
+            found[plan.region] = msgspec.structs.replace(plan, classes=tuple(kept))
+    return found
 
 
 def _report(region: str, fleet: _Fleet, rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:

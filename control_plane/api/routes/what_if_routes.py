@@ -20,8 +20,11 @@ from control_plane.status.query_responses import WhatIfResponse
 from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import demand, pools
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Policy
+from penstock.overrides.overrides import Override, OverrideKind
+from penstock.planning.plan import RegionPlan
 from penstock.what_if.demand_outcomes import Capacity
+
+FREEZE = OverrideKind.FREEZE.value.encode()
 
 
 def routes(view: FleetView, overrides: OverrideStore, evaluator: Evaluator) -> APIRouter:
@@ -44,21 +47,26 @@ def routes(view: FleetView, overrides: OverrideStore, evaluator: Evaluator) -> A
         body = await request.body()
         require_json(request, body)
         policy = require_policy(view.policy)
-        fleet = await in_api_thread(lambda: _live_fleet(view, overrides, policy))
+        known = overrides.seen.without_ended(view.now(), policy.failover.failback_ramp_s).overrides
+        # The plan of a large fleet has some megabytes, and only a freeze depends on it.
+        freezes = FREEZE in body or any(override.kind is OverrideKind.FREEZE for override in known)
+        plans = tuple(view.plans.values()) if freezes else ()
+        fleet = await in_api_thread(lambda: _live_fleet(view, known, plans))
         return await evaluation_response(evaluator, caller.name, WhatIfJob(policy, body, fleet))
 
     return router
 
 
-def _live_fleet(view: FleetView, overrides: OverrideStore, policy: Policy) -> LiveFleet:
+def _live_fleet(view: FleetView, overrides: tuple[Override, ...], plans: tuple[RegionPlan, ...]) -> LiveFleet:
     now, available = view.now(), view.capacity()
     return LiveFleet(
         now,
         _capacities(view),
         tuple(demand(view.snapshot, now)),
         tuple(sorted(name for name, state in view.region_states().items() if state is RegionState.FAILED)),
-        overrides.seen.without_ended(now, policy.failover.failback_ramp_s).overrides,
+        overrides,
         None if available is None else tuple((*pool, slots) for pool, slots in sorted(available.items())),
+        plans,
     )
 
 

@@ -8,12 +8,14 @@ import pytest
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.overrides.overrides import Override
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Reason
 from penstock.what_if.comparison import Comparison, Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.growth import Growth, grown
-from tests.support.override_builders import drain, fail_over, weight
+from tests.support.override_builders import drain, fail_over, freeze, weight
 from tests.support.paths import PLANET as PLANET_FOLDER
 
 PLANET = compile_bundle(read_folder(PLANET_FOLDER))
@@ -62,6 +64,23 @@ def test_steered_clients_enter_elsewhere_while_the_nearest_region_is_drained() -
     found = compare(Side(PLANET), Side(PLANET, overrides=(drain("eu-de"),)), steered, ROOMY, NOW)
     assert targets(found) == {("eu-de", "eu-es")}
     assert found.after.round_trip_ms == found.before.round_trip_ms, "it enters at eu-es, and is not forwarded there"
+
+
+def test_a_freeze_keeps_the_shares_in_force_where_it_can() -> None:
+    allowed = residency_class(frozenset({"eu-de", "eu-es"})).name
+    halves = tuple(Arc(name, 0.5, ArcReason.SPILLOVER) for name in ("eu-de", "eu-es"))
+    plan = RegionPlan("eu-de", 7, 1, PLANET.digest(), NOW - 60.0, (ClassPlan(SMALL, allowed, halves, ()),))
+    frozen = Side(PLANET, overrides=(freeze(),), plans=(plan,))
+    free = msgspec.structs.replace(frozen, overrides=())
+    found = compared(free, frozen)
+    assert [(move.source, move.target, move.share) for move in found.moves] == [("eu-de", "eu-es", pytest.approx(0.5))]
+    assert found.before.load["eu-es"] == 0.0, "without a freeze, the shares in force decide nothing"
+    assert compared(free, msgspec.structs.replace(frozen, overrides=(freeze(model="other"),))).moves == ()
+    lost = msgspec.structs.replace(frozen, lost=frozenset({"eu-es"}))
+    assert targets(compared(frozen, lost)) == {("eu-es", "eu-de")}
+    drained = msgspec.structs.replace(frozen, overrides=(freeze(), drain("eu-de")))
+    assert targets(compared(frozen, drained)) == {("eu-de", "eu-es")}
+    assert compared(frozen, drained).after.load["eu-de"] == 0.0
 
 
 def test_a_maintenance_window_is_in_force_under_the_policy_that_has_it() -> None:
