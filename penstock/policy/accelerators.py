@@ -6,6 +6,8 @@ so its prior follows peak bandwidth (Pope et al., "Efficiently Scaling Transform
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 REFERENCE_TFLOPS = 989.5
@@ -42,3 +44,15 @@ RELATIVE_SPEEDS: dict[str, RelativeSpeed] = {
 instances; V100 SXM2; T4. V100 and T4 lack bf16: theirs is the throughput of fp16 on tensor cores. AMD Instinct MI300X:
 5.3 TB/s, and 860 of the 1,307 TFLOPS of its data sheet, since its measured matrix throughput falls that far short
 (Ambati et al., "AMD MI300X GPU Performance Analysis", October 2025)."""
+
+_PARTS = re.compile(r"[a-z0-9]+")
+
+
+def relative_speed_of(accelerator: str) -> RelativeSpeed | None:
+    """Return the relative speed of an accelerator by a word of its name, such as `NVIDIA-A100-SXM4-80GB` of a node's
+    label; None if no word is in the table."""
+    for part in _PARTS.findall(accelerator.lower()):
+        found = RELATIVE_SPEEDS.get(part)
+        if found is not None:
+            return found
+    return None

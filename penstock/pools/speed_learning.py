@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.cost.work import Speed, Work
-from penstock.policy.accelerators import RELATIVE_SPEEDS, RelativeSpeed
+from penstock.policy.accelerators import RelativeSpeed, relative_speed_of
 
 MEMORY: Final = 50.0
 """Approximate number of observations that determine a line."""
@@ -106,7 +106,7 @@ class OnlineRegression:
 
 def prior(accelerator: str) -> Speed | None:
     """The speed assumed for an accelerator before completions; None if the accelerator is not in the table."""
-    pace = RELATIVE_SPEEDS.get(accelerator.lower())
+    pace = relative_speed_of(accelerator)
     return None if pace is None else _speed_of(pace)
 
 

@@ -134,6 +134,14 @@ class Endpoint(EndpointAccount):
         return self.spec.health.applied_to(ENGINES[self.kind].health)
 
     @property
+    def accelerator_problem(self) -> str:
+        """Why the speed of the hardware is not known before completions; empty if it is, or the entry names none."""
+        name = self.spec.accelerator
+        if not name or self.learner.prior is not None:
+            return ""
+        return f"accelerator {name!r} is unknown, so its speed counts as that of an H100 until requests have completed"
+
+    @property
     def loaded_models(self) -> tuple[str, ...]:
         """The configured models that are loaded."""
         return self.reported.loaded_of(self.spec.models)

@@ -21,6 +21,7 @@ from penstock.health.engines.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes
+from penstock.policy.accelerators import RELATIVE_SPEEDS
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.model_uses import ModelUses
@@ -49,6 +50,9 @@ UPDATE_S: Final = 0.2
 
 LOAD_HEADER_INTERVAL_S: Final = 0.1
 """Minimum interval (s) between two load headers of one endpoint that are read."""
+
+MAX_LOGGED_ACCELERATORS: Final = 32
+"""Number of accelerators of unknown speed that are logged."""
 
 RETRY_AFTER: Final = b"retry-after"
 
@@ -111,6 +115,8 @@ class EndpointSet:
         self._drains: Mapping[str, str] = {}
         """The overrides by which operators drain endpoints, by name of the endpoint."""
         self._models: Mapping[str, Model] = {}
+        self._unknown_accelerators: set[str] = set()
+        """Accelerators of unknown speed that were logged."""
         """The models that are loaded on demand, or warmed up."""
         self._warm_ups = WarmUps(connections, self._outlier_detection.clock, self._fill_pools)
         self._held_prefixes = held_prefixes
@@ -278,6 +284,7 @@ class EndpointSet:
             else:
                 endpoint = self._undrain(spec) or Endpoint(spec, self._outlier_detection, self._fill_pools)
             self._set_remote_load(endpoint)
+            self._report_accelerator(endpoint)
             self._by_name[spec.name] = endpoint
             self._use_drain(endpoint)
         for gone in before.values():
@@ -290,6 +297,15 @@ class EndpointSet:
         if self._tasks:
             for endpoint in self._by_name.values():
                 self._start_probing(endpoint)
+
+    def _report_accelerator(self, endpoint: Endpoint) -> None:
+        """Log an accelerator of unknown speed, once for each name."""
+        name = endpoint.spec.accelerator
+        logged = self._unknown_accelerators
+        if endpoint.accelerator_problem and name not in logged and len(logged) < MAX_LOGGED_ACCELERATORS:
+            logged.add(name)
+            known = ", ".join(RELATIVE_SPEEDS)
+            log.warning(endpoint.accelerator_problem, endpoint=endpoint.name, known=known)
 
     def _apply_credentials(self) -> None:
         """Apply the entries' options, and the content of the files that they name."""

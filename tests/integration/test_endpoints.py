@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
@@ -607,3 +608,16 @@ async def test_stops_cleanly(endpoints: EndpointSet, engines: list[Engine]) -> N
     before = asyncio.all_tasks()
     await endpoints.stop()
     assert not [task for task in before & asyncio.all_tasks() if "probe" in task.get_name() or "end" in task.get_name()]
+
+
+async def test_an_accelerator_of_unknown_speed_is_logged_once(tmp_path: Path, connections: UpstreamPool) -> None:
+    file = tmp_path / "endpoints.yaml"
+    fields = "models: [m], slots: 1, accelerator"
+    file.write_text(
+        "".join(f"- {{name: g{n}, url: 'http://127.0.0.1:{n}', {fields}: x{n // 2}}}\n" for n in range(1, 6))
+    )
+    with capture_logs() as logs:
+        made = EndpointSet(EndpointSettings(file), connections, Random(1))
+        await made.stop()
+    found = [log["event"].split()[1] for log in logs if log["event"].startswith("accelerator")]
+    assert found == ["'x0'", "'x1'", "'x2'"]

@@ -15,6 +15,7 @@ from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.engines.engine_facts import room_text
+from penstock.policy.accelerators import relative_speed_of
 
 LIMIT = 500
 """Page size of the requests."""
@@ -70,6 +71,12 @@ def _gpu(endpoint: EndpointStatus) -> Text:
     return Text(" ".join(filter(None, parts)), "bold red" if gpu.is_throttled else "")
 
 
+def _accelerator(endpoint: EndpointStatus) -> str:
+    """The hardware, and whether its speed is unknown before requests have completed."""
+    name = endpoint.accelerator
+    return "-" if name is None else name if relative_speed_of(name) is not None else f"{name} (unknown speed)"
+
+
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     places = ("region", "endpoint", "address", "models", "zone", "accelerator", "engine")
     shows_gpus = any(endpoint.gpu is not None for endpoint in found)
@@ -86,7 +93,7 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             endpoint.address,
             ", ".join(endpoint.models),
             endpoint.zone or "-",
-            endpoint.accelerator or "-",
+            _accelerator(endpoint),
             endpoint.engine_version or "-",
             *((room_text(endpoint.served) or "-",) if shows_room else ()),
         )

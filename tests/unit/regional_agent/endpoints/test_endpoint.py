@@ -11,6 +11,7 @@ from penstock.routing.endpoint_selection import choose_endpoint
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.upstream.address import Address
 from tests.support.clocks import SetClock
 
@@ -198,6 +199,15 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
     assert learned is not None
     assert expected is not None
     assert (learned.prefill, learned.decode) == (expected.prefill, expected.decode)
+
+
+@pytest.mark.parametrize(("accelerator", "is_unknown"), [("", False), ("NVIDIA-L4", False), ("rtx-6000", True)])
+def test_an_accelerator_of_unknown_speed_is_a_problem(accelerator: str, is_unknown: bool) -> None:
+    spec = EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4, accelerator=accelerator)
+    endpoint = Endpoint(spec, OutlierDetection())
+    problem = f"accelerator '{accelerator}' is unknown" if is_unknown else ""
+    assert endpoint.accelerator_problem.partition(",")[0] == problem
+    assert endpoint_status(endpoint, None)["accelerator_problem"] == (endpoint.accelerator_problem or None)
 
 
 def test_a_change_of_slots_changes_all_totals_at_once(clock: SetClock) -> None:
