@@ -144,8 +144,8 @@ def _usage_errors() -> Iterator[None]:
     except PolicyRefused as refused:
         problems = "; ".join(map(str, refused.errors))
         remedy = "; an engine's --served-model-name or --alias gives a model another name"
-        of_models = any(str(error).startswith("models") for error in refused.errors)
-        raise UsageFault(f"the policy refuses: {problems}{remedy if of_models else ''}") from None
+        of_names = any(error.file.startswith("models") and error.field == "name" for error in refused.errors)
+        raise UsageFault(f"the policy refuses: {problems}{remedy if of_names else ''}") from None
     except (UnusableEngine, UnusableDirectory, UnusableInvitation, UnknownPlace, UnusableFile) as error:
         raise UsageFault(str(error)) from None
 
