@@ -15,8 +15,9 @@ MAX_FILENAME: Final = 255
 """Characters of a file name that are kept."""
 
 _BOUNDARY: Final = re.compile(rb'multipart/form-data\s*;.*?boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_NAME: Final = re.compile(rb'[;\s]name="([^"]*)"')
-_FILENAME: Final = re.compile(rb'[;\s]filename="([^"]*)"')
+_NAME: Final = re.compile(rb'[;\s]name="((?:[^"\\]|\\.)*)"')
+_FILENAME: Final = re.compile(rb'[;\s]filename="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(rb'\\(["\\])')
 
 
 class BadForm(Exception):
@@ -97,14 +98,13 @@ class UploadForm:
         self._header = self._value = b""
 
     def _on_headers_finished(self) -> None:
-        found = _NAME.search(self._disposition)
-        self._name = b"" if found is None else found[1]
+        self._name = _unescaped(_NAME.search(self._disposition))
         if self._name == self._file_field:
             if self.has_file:
                 raise BadForm(f"the form has several fields `{self._file_field.decode()}`")
             self.has_file = True
-            filename = _FILENAME.search(self._disposition)
-            self.filename = "" if filename is None else filename[1].decode("utf-8", "replace")[:MAX_FILENAME]
+            filename = _unescaped(_FILENAME.search(self._disposition))
+            self.filename = filename.decode("utf-8", "replace")[:MAX_FILENAME]
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._name == self._file_field:
@@ -120,3 +120,9 @@ class UploadForm:
 
     def _on_end(self) -> None:
         self._is_complete = True
+
+
+def _unescaped(quoted: re.Match[bytes] | None) -> bytes:
+    """The value of a parameter, in which a backslash may stand before a quotation mark or a backslash; empty without
+    the parameter."""
+    return b"" if quoted is None else _ESCAPED.sub(rb"\1", quoted[1])
