@@ -141,3 +141,5 @@ class Refusal(msgspec.Struct, frozen=True):
     """The budget that is used up; None for other refusals."""
     may_be_by_change: bool = False
     """Whether the last change of the rules of residency or entries may be the cause (`decision.may_be_by_change`)."""
+    awaits_lease: bool = False
+    """Whether the request should wait for a lease of a budget, and then be handled again."""

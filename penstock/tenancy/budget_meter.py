@@ -29,6 +29,12 @@ EXCHANGE_S: Final = 1.0
 LEASE_WAIT_S: Final = 0.5
 """Time (s) after which a refused request can expect a lease, if the fleet has what it needs."""
 
+FIRST_LEASE_S: Final = 0.5
+"""Time (s) after the first request, or the first one after PAUSE_S, for which requests may wait for a lease."""
+
+PAUSE_S: Final = 2.0
+"""Time (s) without requests after which an agent may have given back what it held."""
+
 USUAL_REQUESTS: Final = 8.0
 """Number of requests whose mean is the usual amount."""
 
@@ -120,6 +126,8 @@ class BudgetMeter:
         """Time (s) for which the last rates continue without a leader."""
         self.on_loss = OnLoss.SHARE
         """The rates afterwards."""
+        self._first_until = now + FIRST_LEASE_S
+        """Time (s) until which requests may wait for a lease."""
         self._asked = 0.0
         """Amount that requests asked for since the last report; of concurrent requests, the refused ones."""
         self._usual = 1.0
@@ -188,6 +196,8 @@ class BudgetMeter:
 
     def refuse(self, amount: float, now: float) -> None:
         """Count a request that was refused because of this budget: it is demand."""
+        if now - self.used_at >= PAUSE_S:
+            self._first_until = now + FIRST_LEASE_S
         self._asked += amount
         self._usual += (amount - self._usual) / USUAL_REQUESTS
         self.used_at = now
@@ -228,6 +238,15 @@ class BudgetMeter:
         """Whether the fleet has what a refused request of `amount` needs, as far as this agent knows, so that the next
         lease can contain it."""
         return not self.lost and not self.is_concurrency and self.rest(now) >= min(amount, self._full)
+
+    def awaits_lease(self, amount: float, now: float) -> bool:
+        """Whether a refused request of `amount` may wait for the next lease: the first ones after the agent had none.
+
+        Of places, only while no request runs here: otherwise one of these has to end first.
+        """
+        if self.lost or now >= self._first_until:
+            return False
+        return not self._open if self.is_concurrency else self.waits_for_lease(amount, now)
 
     # what is left, for clients
 
@@ -346,7 +365,7 @@ class BudgetMeter:
     def reopen(self, opening: BudgetLease, now: float) -> None:
         """Continue a closed counter that the leader has not forgotten yet."""
         self.is_closed = False
-        self.keep, self.used_at = opening.keep, now
+        self.keep, self.used_at, self._first_until = opening.keep, now, now + FIRST_LEASE_S
         self.unspent += opening.amount
 
     def is_idle(self, since: float) -> bool:

@@ -129,6 +129,8 @@ class Request:
         """Whether the request is handled only when its body is complete, however large."""
         self.whole = False
         """Whether the body is complete."""
+        self.may_wait = False
+        """Whether the request can wait for a lease of a budget."""
         self.kept_bytes = 0
         """The part of `body` that counts towards `Limits.max_kept_bytes`."""
         self.queued = False

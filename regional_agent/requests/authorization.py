@@ -291,7 +291,7 @@ class Authorization:
         """Reserve what a request needs from the budgets of its sender, instead of what its head reserved."""
         head = request.accepted_head
         held = None if head is None else head.reservation
-        reserved = self.budgets.reserve(budgets, policy, estimate, now, held)
+        reserved = self.budgets.reserve(budgets, policy, estimate, now, held, may_wait=request.may_wait)
         if head is not None and isinstance(reserved, BudgetReservation):
             head.reservation = None
         return reserved

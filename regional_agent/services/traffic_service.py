@@ -108,10 +108,12 @@ class TrafficService(RoutedService):
         return self._serve(request, connection, refusal)
 
     def _handler_of(self, found: Handler | Refusal, request: Request, connection: ClientConnection) -> Handler | None:
-        """Return the handler of a request, or respond with its refusal. A request whose key is awaited is handled
-        from the beginning when keys have changed."""
+        """Return the handler of a request, or respond with its refusal. A request whose key or lease is awaited is
+        handled from the beginning afterwards."""
         if not isinstance(found, Refusal):
             return found
+        if found.awaits_lease:
+            return serve_after(self._authorization.budgets.wait_for_lease(), request, connection, self._handle_again)
         if found is KEY_AWAITED and request.whole:
             return serve_after(self.wait_for_key(), request, connection, self._handle_again)
         self._refuse(connection, request, found)
@@ -172,7 +174,9 @@ class TrafficService(RoutedService):
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
+            request.may_wait = request.whole
             context = self.read(request, connection.peer_ip)
+            request.may_wait = False
             if isinstance(context, RequestContext):
                 exchange = start_exchange(self._proxy, connection, context)
                 if self.copies is not None and self._reader.plan is not None:

@@ -1,7 +1,8 @@
 """Exchanges of budgets with the leader: about each second, sooner when an amount is nearly used.
 
 An agent without demand leaves its request open at the leader, which answers as soon as another agent uses a budget:
-then the parts of agents that do not use it change. No request of a client waits for an exchange.
+then the parts of agents that do not use it change. No request of a client waits for an exchange, but for the first
+ones that would be refused because the agent has no lease yet.
 """
 
 from __future__ import annotations

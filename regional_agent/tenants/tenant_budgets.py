@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from penstock.tenancy.budget_lease import (
     period_of,
 )
 from penstock.tenancy.budget_limits import reported_tier
-from penstock.tenancy.budget_meter import BudgetMeter
+from penstock.tenancy.budget_meter import FIRST_LEASE_S, LEASE_WAIT_S, BudgetMeter
 from penstock.tenancy.exceeded_budget import exceeded
 from penstock.tenancy.refusals import RefusalLog
 from penstock.tenancy.request_amounts import estimated_amounts
@@ -38,6 +40,14 @@ IDLE_S: Final = 600.0
 
 CHECK_S: Final = 1.0
 """Time (s) between two checks whether a leader answers."""
+
+MAX_WAITING: Final = 256
+"""Maximum number of requests that wait for a lease; further ones are refused."""
+
+LEASE_AWAITED: Final = Refusal(
+    Reason.QUOTA_EXCEEDED, "waits for a lease of a budget", retry_after_s=LEASE_WAIT_S, awaits_lease=True
+)
+"""The refusal of a request that should wait for `TenantBudgets.wait_for_lease`."""
 
 
 class TenantBudgets:
@@ -83,6 +93,10 @@ class TenantBudgets:
         self._prices: PriceList | None = None
         self._priced_by: Policy | None = None
         self._woken = False
+        self._waiting = 0
+        """Number of requests that wait for a lease."""
+        self._answered = asyncio.Event()
+        """Set, and replaced, by the next answer of a leader."""
         self._reported_at = 0.0
         """Time (s) of the last report."""
 
@@ -115,6 +129,8 @@ class TenantBudgets:
         estimate: WorkEstimate,
         now: float,
         held: BudgetReservation | None = None,
+        *,
+        may_wait: bool = False,
     ) -> BudgetReservation | Refusal:
         """Reserve what a request needs from all of its sender's budgets, or nothing, and refuse it.
 
@@ -123,6 +139,7 @@ class TenantBudgets:
             estimate: the estimated work of the request.
             now: monotonic (s).
             held: what the head of the request reserved, which the result replaces; None for nothing.
+            may_wait: whether the request can wait for a lease: then it may be refused with LEASE_AWAITED.
         """
         self._prepare(budgets, now)
         if budgets.needs_estimate:
@@ -136,6 +153,9 @@ class TenantBudgets:
             held = None
         reserved = budgets.reserve(amounts, now, held)
         if isinstance(reserved, BudgetMeter):
+            if may_wait and self._waiting < MAX_WAITING and reserved.awaits_lease(reserved.amount_of(amounts), now):
+                self._leases.wake()
+                return LEASE_AWAITED
             return self._refuse(budgets, reserved, amounts, now)
         self._wake_if_low(budgets)
         return reserved
@@ -147,6 +167,16 @@ class TenantBudgets:
         if isinstance(reserved, BudgetMeter):
             return self._refuse(budgets, reserved, Amounts(), now)
         return reserved
+
+    async def wait_for_lease(self) -> None:
+        """Wait for the next answer of the leader, at most FIRST_LEASE_S."""
+        self._waiting += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LEASE_S):
+                    await self._answered.wait()
+        finally:
+            self._waiting -= 1
 
     def meters(self) -> Iterable[BudgetMeter]:
         """Return all meters."""
@@ -235,6 +265,9 @@ class TenantBudgets:
             if meter is not None and meter.is_closed:
                 del self._meters[use.key]
                 self._generation += 1
+        if self._waiting:
+            self._answered.set()
+            self._answered = asyncio.Event()
 
     def report_ended(self, uses: Iterable[BudgetUse]) -> None:
         """Report counters of an earlier process of this agent with the next exchange."""

@@ -7,6 +7,7 @@ import json
 import time
 from datetime import datetime
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
+from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -77,6 +79,49 @@ async def test_a_burst_admits_the_budget(tmp_path: Path) -> None:
         assert agent.budgets.running("open") == 0
         for client in clients:
             client.close()
+
+
+class LateLeases:
+    """Leases of a leader that grants one request to an agent that has asked twice."""
+
+    def __init__(self, agent: Agent, *, answers: bool) -> None:
+        self.agent, self.answers, self.asked, self.agents = agent, answers, 0, 2
+
+    def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
+        return BudgetLease(key, 0, 0.0, 0.0, 0.0)
+
+    def ended_s(self, now: float) -> float | None:
+        return None
+
+    def wake(self) -> None:
+        self.asked += 1
+        if self.answers:
+            # However slow the machine is.
+            meter(self.agent, BudgetUnit.CONCURRENT_REQUESTS)._first_until = inf
+            asyncio.get_running_loop().call_later(0.01, self._answer, self.asked)
+
+    def _answer(self, number: int) -> None:
+        found = meter(self.agent, BudgetUnit.CONCURRENT_REQUESTS)
+        if number == 2:
+            self.agent.budgets.apply([BudgetLease(found.key, 1, 1.0, 1.0, 0.0)], time.monotonic())
+        self.agent.budgets.answered([])
+
+
+@pytest.mark.parametrize("answers_in_time", [True, False])
+async def test_a_first_request_waits_for_a_place_a_moment(tmp_path: Path, answers_in_time: bool) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limited(agent, Budget(BudgetUnit.CONCURRENT_REQUESTS, 1.0))
+        agent.budgets._leases = leases = LateLeases(agent, answers=answers_in_time)
+        waiting = asyncio.ensure_future(ask(agent))
+        if answers_in_time:
+            await until(lambda: len(gpu.requests) == 1)
+            assert (await ask(agent)).status == 429, "its place is taken"
+        release.set()
+        assert (await waiting).status == (200 if answers_in_time else 429)
+        assert agent.budgets.refused[BudgetUnit.CONCURRENT_REQUESTS] == 1
+        assert leases.asked >= 1
+        assert agent.budgets._waiting == 0
 
 
 async def test_remaining_falls_and_reset_is_true(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLos
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
-from penstock.tenancy.budget_meter import EXCHANGE_S, LEASE_WAIT_S, BudgetMeter
+from penstock.tenancy.budget_meter import EXCHANGE_S, FIRST_LEASE_S, LEASE_WAIT_S, PAUSE_S, BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 DAY_S = 86_400.0
@@ -56,6 +56,31 @@ class TestWithLeader:
         of.apply(lease(of.key.unit, 2.0), 1000.0)
         assert [admitted(of, 1.0, 1000.0) for _ in range(3)] == [True, True, False]
         assert of.use(7, 1000.0).used == 5.0
+
+    @pytest.mark.parametrize("unit", [BudgetUnit.REQUESTS, BudgetUnit.CONCURRENT_REQUESTS])
+    def test_the_first_requests_and_those_after_a_pause_may_wait_for_a_lease(self, unit: BudgetUnit) -> None:
+        of = meter(unit, amount=0.0)
+        assert not admitted(of, 1.0, 0.0)
+        assert of.awaits_lease(1.0, 0.0)
+        assert not of.awaits_lease(1.0, FIRST_LEASE_S)
+        later = PAUSE_S - 0.1
+        assert not admitted(of, 1.0, later)
+        assert not of.awaits_lease(1.0, later)
+        later += PAUSE_S
+        assert not admitted(of, 1.0, later)
+        assert of.awaits_lease(1.0, later)
+        of.lose(later, 2, later)
+        assert not of.awaits_lease(1.0, later), "no lease comes without a leader"
+
+    def test_no_request_waits_for_the_end_of_another_or_for_time(self) -> None:
+        places = meter(BudgetUnit.CONCURRENT_REQUESTS, limit=1.0, amount=1.0)
+        assert admitted(places, 1.0, 0.0)
+        assert not admitted(places, 1.0, 0.0)
+        assert not places.awaits_lease(1.0, 0.0)
+        used_up = meter(amount=1.0, burst=1.0)
+        assert admitted(used_up, 1.0, 0.0)
+        assert not admitted(used_up, 1.0, 0.0)
+        assert not used_up.awaits_lease(1.0, 0.0)
 
     def test_a_debt_is_repaid_by_leases_before_the_next_request(self) -> None:
         of = meter(BudgetUnit.TOKENS, amount=100.0, limit=1000.0)

@@ -29,7 +29,7 @@ from regional_agent.config.state_file import MAX_FILE_BYTES, StateFile
 from regional_agent.tenants import tenant_budgets
 from regional_agent.tenants.budget_metrics import BudgetMetrics
 from regional_agent.tenants.spent_money import MAX_COUNTERS, SpentCounters, SpentMoney
-from regional_agent.tenants.tenant_budgets import IDLE_S, TenantBudgets
+from regional_agent.tenants.tenant_budgets import IDLE_S, LEASE_AWAITED, TenantBudgets
 from tests.support.wait import PATIENCE_S
 
 DAY_S = 86_400.0
@@ -93,6 +93,31 @@ def test_all_senders_of_a_tenant_share_its_budget_and_a_key_adds_its_own() -> No
     assert here.admitted(narrow, 5) == 3
     assert here.budgets.refusals.newest(NOON)[0].key_id == "psk-1"
     assert here.admitted(anyone, 20) == 7
+
+
+async def test_a_first_request_waits_for_an_answer_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_budgets, "FIRST_LEASE_S", PATIENCE_S)
+    monkeypatch.setattr(tenant_budgets, "MAX_WAITING", 2)
+    here = Here(Leases(opening=0.0))
+    sender = here.of(TEN)
+
+    def asked() -> BudgetReservation | Refusal:
+        return here.budgets.reserve(sender, POLICY, ESTIMATE, 0.0, may_wait=True)
+
+    woken = here.leases.woken
+    assert asked() is LEASE_AWAITED
+    assert here.leases.woken > woken
+    assert here.budgets.refusals.newest(NOON) == (), "it is not refused yet"
+    waiting = [asyncio.create_task(here.budgets.wait_for_lease()) for _ in range(2)]
+    await asyncio.sleep(0)
+    refused = asked()
+    assert isinstance(refused, Refusal)
+    assert refused.exceeded is not None, "no more than two wait"
+    here.budgets.apply([BudgetLease(BudgetKey("acme", "", BudgetUnit.REQUESTS, ""), 1, 2.0, 2.0, 0.1)], 0.0)
+    here.budgets.answered([])
+    await asyncio.gather(*waiting)
+    assert [isinstance(asked(), BudgetReservation) for _ in range(2)] == [True, True]
+    assert here.budgets._waiting == 0
 
 
 def test_a_changed_limit_keeps_what_was_used() -> None:
