@@ -2,6 +2,8 @@
 
 The scheduler only requests runs, which a task performs. A run in the scheduler would not suffice: the scheduler drops a
 request that arrives during a run, warns of each run that it skips, and logs a run that its shutdown cancels as failed.
+It waits by the system clock: after that was set back by an hour, it would request no run for an hour. The task, whose
+clock is monotonic, then schedules the job anew.
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from math import inf
 
 import structlog
+from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+OVERDUE_S = 1.0
+"""Time (s) beyond the interval without a request after which a job is scheduled anew."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,11 +49,12 @@ class PeriodicJob:
         self._retry_s = retry_s
         self._wanted = asyncio.Event()
         self._running = False
+        self._scheduled: Job | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, scheduler: AsyncIOScheduler) -> None:
         """Schedule the job; a run that was requested earlier starts at once."""
-        scheduler.add_job(self._fall_due, "interval", seconds=self._every_s)
+        self._scheduled = scheduler.add_job(self._fall_due, "interval", seconds=self._every_s)
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -67,13 +75,22 @@ class PeriodicJob:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         began = -inf
-        while await self._wanted.wait():
+        while True:
+            await self._wait_wanted()
             await asyncio.sleep(began + self._apart_s - loop.time())
             self._wanted.clear()
             self._running, began = True, loop.time()
             if not await self._has_succeeded() and self._retry_s < self._every_s:
                 loop.call_later(self._retry_s, self._wanted.set)
             self._running = False
+
+    async def _wait_wanted(self) -> None:
+        while not self._wanted.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s + OVERDUE_S):
+                    await self._wanted.wait()
+            if not self._wanted.is_set() and self._scheduled is not None:
+                self._scheduled.modify(next_run_time=datetime.now(UTC))
 
     async def _has_succeeded(self) -> bool:
         try:

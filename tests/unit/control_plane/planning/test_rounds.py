@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from structlog.testing import capture_logs
 
+from control_plane.planning import periodic_job
 from control_plane.planning.periodic_job import PeriodicJob, stop_scheduler
 from tests.support.wait import until
 
@@ -33,6 +35,20 @@ async def test_runs_repeat_at_the_interval(scheduler: AsyncIOScheduler) -> None:
     work = Work()
     PeriodicJob(work, 0.01).start(scheduler)
     await until(lambda: work.ended >= 3)
+
+
+async def test_runs_go_on_after_the_system_clock_was_set_back(
+    scheduler: AsyncIOScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic_job, "OVERDUE_S", 0.01)
+    work = Work()
+    PeriodicJob(work, 0.01).start(scheduler)
+    await until(lambda: work.ended >= 1)
+    (job,) = scheduler.get_jobs()
+    job.modify(next_run_time=datetime.now(UTC) + timedelta(hours=1))
+    ended = work.ended
+    await until(lambda: work.ended >= ended + 5)
+    assert job.next_run_time < datetime.now(UTC) + timedelta(minutes=30), "the scheduler requests runs again"
 
 
 async def test_a_request_during_a_run_starts_another_run_after_it(scheduler: AsyncIOScheduler) -> None:
