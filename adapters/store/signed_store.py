@@ -19,6 +19,7 @@ import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -194,17 +195,31 @@ class SignedStore:
     def _signed(self, write: Put | Delete) -> Put | Delete:
         if isinstance(write, Delete):
             return Delete(self._stored_key(write.key))
-        newest = self._newest_of(write.key)
-        at_ms = max(int(self._clock() * 1000), newest.at_ms + 1 if newest is not None else 0)
+        at_ms = self._time_of_signing(write.key)
         identity, stored_key = self._sessions.identity, self._stored_key(write.key)
-        try:
-            identity.peer.check_valid_at(at_ms / 1000)
-        except BadIdentity as error:
-            raise StoreError(f"{write.key} is not written: {error}; renew the certificate of this process") from None
         signature = identity.sign(_message(identity.id.trust_domain, stored_key, at_ms, write.value))
         words = (MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature), self._prefix.encode())
         head = b" ".join(words)
         return Put(stored_key, head + b"\n" + write.value, write.lease_id)
+
+    def _time_of_signing(self, key: str) -> int:
+        """Return the time (Unix time, ms) with which a value is signed: after that of the newest value.
+
+        Raises:
+            StoreError: the certificate of this process is not valid then.
+        """
+        peer, now_ms = self._sessions.identity.peer, int(self._clock() * 1000)
+        newest = self._newest.get(key) if _may_be_ahead(key) else self._newest_of(key)
+        if newest is not None and newest.at_ms >= now_ms:
+            # The clock is behind, or that of the last writer was ahead: others would reject an earlier time.
+            with suppress(BadIdentity):
+                peer.check_valid_at((newest.at_ms + 1) / 1000)
+                return newest.at_ms + 1
+        try:
+            peer.check_valid_at(now_ms / 1000)
+        except BadIdentity as error:
+            raise StoreError(f"{key} is not written: {error}; renew the certificate of this process") from None
+        return now_ms
 
     def _newest_of(self, key: str) -> _Newest | None:
         """Return the newest value that was read under a key, if any.

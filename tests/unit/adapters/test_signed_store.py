@@ -222,6 +222,26 @@ async def test_an_agent_whose_clock_is_behind_reads_revocations(etcd: MemoryStor
         assert await value(behind, key) == content
 
 
+@pytest.mark.parametrize("key", [keys.AUDIT_HEAD, keys.REVOKED_KEYS, keys.tenant_shard(7)])
+async def test_what_a_writer_whose_clock_is_behind_changes_counts_for_all(etcd: MemoryStore, key: str) -> None:
+    right, reader = signed(etcd), signed(etcd, agent_sessions())
+    behind = signed(etcd, control_plane_sessions("cp-2"), offset_s=-3600.0)
+    for writer, content in ((right, b"first"), (behind, b"second"), (right, b"third"), (behind, b"fourth")):
+        await value(writer, key) if content != b"first" else None
+        await put(writer, key, content)
+        assert {await value(store, key) for store in (right, behind, reader)} == {content}
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, YEAR_S - 3 * 86_400.0])
+async def test_what_follows_a_value_from_the_future_counts_for_all(etcd: MemoryStore, ahead_s: float) -> None:
+    right, reader = signed(etcd, control_plane_sessions("cp-2")), signed(etcd, agent_sessions())
+    await put(signed(etcd, offset_s=ahead_s), keys.AUDIT_HEAD, b"ahead")
+    for content in (b"ahead", b"second", b"third"):
+        if content != b"ahead":
+            await put(right, keys.AUDIT_HEAD, content)
+        assert {await value(store, keys.AUDIT_HEAD) for store in (right, reader)} == {content}
+
+
 async def test_a_leader_whose_clock_was_ahead_does_not_take_the_fleet_s_key_from_the_others(etcd: MemoryStore) -> None:
     await put(signed(etcd, offset_s=3600.0), keys.FLEET, b"cp-1")
     assert await value(signed(etcd), keys.FLEET) == b"cp-1"
