@@ -44,6 +44,7 @@ from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.jobs.webhooks.webhook_keys import read_webhook_keys
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.picker.conversation import PickerParts
+from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
@@ -339,6 +340,7 @@ async def _start_picker(
         state.location_header,
         state.trusts,
         settings.picker_forwards,
+        EarlyEnds(),
     )
     server = PickerServer(parts, readiness.not_ready_reason, tls)
     try:

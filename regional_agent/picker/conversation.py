@@ -11,6 +11,7 @@ from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines
 from regional_agent.picker import envoy_responses, grpc_requests
+from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.processing_request import (
     BUFFERED,
     FULL_DUPLEX_STREAMED,
@@ -47,6 +48,8 @@ class PickerParts(NamedTuple):
     """Whether an address is a trusted proxy."""
     forwards: bool
     """Whether Envoy has a route to the agents of other regions."""
+    early_ends: EarlyEnds
+    """What Envoy's access log states about requests that ended early."""
 
 
 class Conversation:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
-from regional_agent.picker.processing_request import DESTINATION, LB_NAMESPACE
+from regional_agent.picker.processing_request import DESTINATION, LB_NAMESPACE, STREAM
 from regional_agent.picker.protobuf_wire import nested, with_length, with_number
 
 TO_REQUEST_HEADERS: Final = 1
@@ -45,6 +45,7 @@ _BY_ENVOY: Final = HOP_BY_HOP | {b"content-length", b"host"}
 
 _DESTINATION: Final = DESTINATION.encode()
 _LB_NAMESPACE: Final = LB_NAMESPACE.encode()
+_STREAM: Final = STREAM.encode()
 
 
 def headers_of_lines(lines: bytes) -> list[Header]:
@@ -102,7 +103,7 @@ def _option(name: bytes, value: bytes, action: bytes) -> bytes:
     return with_length(1, with_length(1, with_length(1, name) + with_length(3, value)) + action)
 
 
-def target_message(kind: int, changes: bytes, endpoints: Sequence[str], body: bytes | None) -> bytes:
+def target_message(kind: int, changes: bytes, endpoints: Sequence[str], body: bytes | None, stream: bytes) -> bytes:
     """Return the message that names the endpoints of a request, in a header and in the dynamic metadata.
 
     Args:
@@ -110,12 +111,13 @@ def target_message(kind: int, changes: bytes, endpoints: Sequence[str], body: by
         changes: fields of `HeaderMutation`.
         endpoints: `ip:port`, in the order of their use.
         body: what the endpoint receives instead of the body that Envoy has; None leaves it.
+        stream: an identifier of the request, which Envoy's access log states.
     """
     listed = ",".join(endpoints).encode()
     common = with_length(2, changes + set_header(_DESTINATION, listed)) + _CLEAR_ROUTE_CACHE
     if body is not None:
         common += with_length(3, with_length(1, body))
-    named = _struct(_DESTINATION, with_length(3, listed))
+    named = _struct(_DESTINATION, with_length(3, listed)) + _struct(_STREAM, with_length(3, stream))
     metadata = _struct(_LB_NAMESPACE, with_length(5, named))
     return with_length(kind, with_length(1, common)) + with_length(_DYNAMIC_METADATA, metadata)
 

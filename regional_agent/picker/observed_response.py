@@ -50,9 +50,6 @@ class ObservedResponse:
         route = context.request.route
         hides_usage = usage is not None and usage.is_hidden
         self._intake = intake_of(proxy.answer_formats, route, head, context.estimate, hides_usage=hides_usage)
-        if self._intake is not None:
-            # Envoy tells whether the response is complete.
-            self._intake.parser.needs_end = False
         self._decided = False
         self._wants_ids = self._intake is not None and route is not None and route.creates_objects
         self._has_id = False
@@ -150,15 +147,25 @@ class ObservedResponse:
         parser = None if self._intake is None else self._intake.parser
         if parser is None:
             return outcome_of_answer(self._attempt, self._status, None, is_cut=False)
-        return outcome_of_answer(self._attempt, self._status, parser.error, is_cut=parser.is_cut)
+        # To Envoy, a response that a close ends is always complete.
+        is_cut = parser.is_cut or (self.ended and parser.is_short)
+        return outcome_of_answer(self._attempt, self._status, parser.error, is_cut=is_cut)
 
-    def outcome_without_end(self) -> Outcome:
-        """The outcome of a response whose end Envoy does not send, since its client or its endpoint disconnected."""
-        intake = self._intake
-        if intake is None:
+    def outcome_without_end(self, reported: Outcome | None) -> Outcome:
+        """The outcome of a response whose end Envoy does not send, since its client or its endpoint disconnected.
+
+        Args:
+            reported: the outcome by Envoy's access log; None without an entry. Charges the endpoint.
+        """
+        if self._intake is not None:
+            self._intake.parser.finish(complete=False)
+            if self._intake.parser.is_finished:
+                return self.outcome()
+        if reported is None:
             return Outcome.CLIENT_LEFT
-        intake.parser.finish(complete=False)
-        return self.outcome() if intake.parser.is_finished else Outcome.CLIENT_LEFT
+        if self._attempt is not None:
+            self._attempt.failed(reported)
+        return reported
 
     def settle(self, account: Account) -> None:
         """Set what the client received, and the usage."""

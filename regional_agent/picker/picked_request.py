@@ -119,6 +119,10 @@ class PickedRequest:
         """The endpoints that Envoy has, in order, by `ip:port`; None for the agent of another region."""
         self._usage: StreamUsage | None = None
         self._response: ObservedResponse | None = None
+        self._stream = b""
+        """The identifier of the request in Envoy's access log; empty before Envoy has the target."""
+        self._reported: Outcome | None = None
+        """The outcome of a response that ended early, by Envoy's access log; None if its entry has not arrived."""
         self._sent_at = 0.0
         self.context = context
         self.slot: set[ActiveExchange] = set()
@@ -231,12 +235,13 @@ class PickedRequest:
             changes += _RETRY_ON + _MAX_RETRIES
         in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         endpoints = list(self._destinations)
+        stream = self._stream = self._parts.early_ends.add(self._on_report)
         if talk.request_mode == BUFFERED and in_body:
             body = bytes(request.body)
             changes += envoy_responses.set_header(b"content-length", b"%d" % len(body))
-            talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, body))
+            talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, body, stream))
             return
-        talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, None))
+        talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, None, stream))
         ends = context.request.whole and not given.has_trailers
         if given.has_body and (request.body or ends):
             for part in envoy_responses.body_chunks(envoy_responses.TO_REQUEST_BODY, request.body, ends=ends):
@@ -407,7 +412,12 @@ class PickedRequest:
         """End the request: Envoy has closed its stream before the end of the response."""
         if not self._talk.is_done:
             response = self._response
-            self._settle(Outcome.CLIENT_LEFT if response is None else response.outcome_without_end())
+            outcome = Outcome.CLIENT_LEFT if response is None else response.outcome_without_end(self._reported)
+            self._settle(outcome)
+
+    def _on_report(self, outcome: Outcome) -> None:
+        """Note the outcome by Envoy's access log, before Envoy closes its stream."""
+        self._reported = outcome
 
     def _refuse(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         proxy, context = self._proxy, self.context
@@ -422,6 +432,7 @@ class PickedRequest:
         if state is _S.DONE:
             return
         self._talk.enter(_S.DONE)
+        self._parts.early_ends.discard(self._stream)
         proxy, context = self._proxy, self.context
         self.slot.discard(self)
         now, service_s = proxy.clock(), None

@@ -1,4 +1,4 @@
-"""The server of the endpoint picker: one call for each request of Envoy, and gRPC's health checks."""
+"""The server of the endpoint picker: one call for each request of Envoy, gRPC's health checks, and the access log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from regional_agent.http.listen_port import open_port
 from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import PickerParts
+from regional_agent.picker.early_ends import LOG_SERVICE
 from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
 from regional_agent.picker.grpc_connection import GrpcConnection
 from regional_agent.picker.http2_frames import ENHANCE_YOUR_CALM, Http2Error
-from regional_agent.picker.process_call import HealthCall, ProcessCall
+from regional_agent.picker.process_call import AccessLogCall, HealthCall, ProcessCall
 from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.upstream.address import Address
 
@@ -40,14 +41,15 @@ SWEEP_S: Final = 0.5
 
 BACKLOG: Final = 128
 
-MAX_HEALTH_CALLS: Final = 1024
-"""Maximum number of health checks at once."""
+MAX_OTHER_CALLS: Final = 1024
+"""Maximum number of health checks and access logs at once."""
 
 FRAME_BYTES: Final = 64 * 1024
 """Size (bytes) that a message may have beside the body in it."""
 
 _PROCESS: Final = f"/{SERVICE}/Process".encode()
 _CHECK: Final = f"/{HEALTH_SERVICE}/Check".encode()
+_LOG: Final = f"/{LOG_SERVICE}/StreamAccessLogs".encode()
 
 log = structlog.get_logger()
 
@@ -93,7 +95,7 @@ class PickerServer:
         """The connections of Envoys."""
         self._connections: set[GrpcConnection] = set()
         self._calls: set[ProcessCall] = set()
-        self._health_calls = 0
+        self._other_calls = 0
         self._buffered_bytes = 0
         self._stopping = False
         self._drained = asyncio.Event()
@@ -172,12 +174,14 @@ class PickerServer:
 
     def call(self, path: bytes, stream: grpc.GrpcStream) -> grpc.GrpcCall | None:
         """Return the call of a method."""
-        if path == _CHECK:
-            if self._health_calls >= MAX_HEALTH_CALLS:
-                stream.end(grpc.RESOURCE_EXHAUSTED, "too many health checks")
+        if path in (_CHECK, _LOG):
+            if self._other_calls >= MAX_OTHER_CALLS:
+                stream.end(grpc.RESOURCE_EXHAUSTED, "too many health checks and access logs")
                 return None
-            self._health_calls += 1
-            return HealthCall(stream, self._status_of, self._health_ended)
+            self._other_calls += 1
+            if path == _LOG:
+                return AccessLogCall(stream, self._parts.early_ends, self._other_ended)
+            return HealthCall(stream, self._status_of, self._other_ended)
         if path != _PROCESS:
             stream.end(grpc.UNIMPLEMENTED, "no such method")
             return None
@@ -191,8 +195,8 @@ class PickerServer:
         self._calls.add(call)
         return call
 
-    def _health_ended(self) -> None:
-        self._health_calls -= 1
+    def _other_ended(self) -> None:
+        self._other_calls -= 1
 
     def _ended(self, call: ProcessCall) -> None:
         self._calls.discard(call)

@@ -1,4 +1,4 @@
-"""The calls of Envoy: one for each request, and gRPC's health checks."""
+"""The calls of Envoy: one for each request, gRPC's health checks, and its access log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import structlog
 
 from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import BadMode, Conversation, PickerParts
+from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.envoy_responses import health_status
 from regional_agent.picker.processing_request import read_health_check, read_processing_request
 from regional_agent.picker.protobuf_wire import BadMessage
@@ -82,6 +83,33 @@ class ProcessCall:
             log.exception("a request at the endpoint picker could not be closed")
         # Otherwise the call and its parts would refer to each other, and stay until the next garbage collection.
         self._talk.queue, self._talk.write_soon, self._talk.hold = _drop, _do_nothing, _hold_nothing
+
+
+class AccessLogCall:
+    """The access log of one thread of an Envoy. Its client ends the call, and expects no message."""
+
+    def __init__(self, stream: grpc.GrpcStream, early_ends: EarlyEnds, on_end: Callable[[], None]) -> None:
+        """Start before the first entry."""
+        self._stream = stream
+        self._early_ends = early_ends
+        self._on_end = on_end
+
+    def on_message(self, message: bytes) -> None:
+        """Process a `StreamAccessLogsMessage`."""
+        try:
+            self._early_ends.report(message)
+        except BadMessage:
+            self._stream.end(grpc.INVALID_ARGUMENT, "not a StreamAccessLogsMessage")
+
+    def before_write(self) -> None:
+        """Do nothing."""
+
+    def on_sent(self) -> None:
+        """Do nothing."""
+
+    def on_closed(self) -> None:
+        """Release the place of the call."""
+        self._on_end()
 
 
 class HealthCall:

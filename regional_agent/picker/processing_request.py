@@ -52,6 +52,9 @@ SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 LB_NAMESPACE: Final = "envoy.lb"
 
+STREAM: Final = "penstock-stream"
+"""Key of the dynamic metadata in which the picker states an identifier of the request, for Envoy's access log."""
+
 UPSTREAM_ADDRESS: Final = "upstream.address"
 CODE_DETAILS: Final = "response.code_details"
 """Attributes of a response that Envoy sends if its configuration lists them."""
@@ -199,28 +202,28 @@ def _read_metadata(fields: Fields, message: ProcessingRequest) -> None:
     while fields.advance():
         if fields.tag != _FIRST:
             continue
-        namespace, struct = _entry(fields)
+        namespace, struct = map_entry(fields)
         if namespace == SUBSET_NAMESPACE:
-            found = _member(struct, SUBSET)
+            found = struct_member(struct, SUBSET)
             message.subset = None if found is None else _subset(found)
         elif namespace == LB_NAMESPACE:
-            found = _member(struct, SERVED)
-            message.served = "" if found is None else _string(found)
+            found = struct_member(struct, SERVED)
+            message.served = "" if found is None else text_value(found)
 
 
 def _read_attributes(fields: Fields, message: ProcessingRequest) -> None:
     """Read an entry of `attributes`, a map of the names of filters."""
-    _, struct = _entry(fields)
+    _, struct = map_entry(fields)
     while struct.advance():
         if struct.tag == _FIRST:
-            name, value = _entry(struct)
+            name, value = map_entry(struct)
             if name == CODE_DETAILS:
-                message.code_details = _string(value)
+                message.code_details = text_value(value)
             elif name == UPSTREAM_ADDRESS:
-                message.upstream_address = _string(value)
+                message.upstream_address = text_value(value)
 
 
-def _entry(entry: Fields) -> tuple[str, Fields]:
+def map_entry(entry: Fields) -> tuple[str, Fields]:
     """Return key and value of an entry of a map, which is the current field of `entry`."""
     key, value, fields = "", Fields(entry.data, 0, 0), entry.inner()
     while fields.advance():
@@ -231,18 +234,18 @@ def _entry(entry: Fields) -> tuple[str, Fields]:
     return key, value
 
 
-def _member(struct: Fields, name: str) -> Fields | None:
+def struct_member(struct: Fields, name: str) -> Fields | None:
     """Return the `Value` of a member of a `Struct`; None if it has none."""
     found = None
     while struct.advance():
         if struct.tag == _FIRST:
-            key, value = _entry(struct)
+            key, value = map_entry(struct)
             if key == name:
                 found = value
     return found
 
 
-def _string(value: Fields) -> str:
+def text_value(value: Fields) -> str:
     """Return the text of a `Value`; empty for a value of another kind."""
     text = ""
     while value.advance():
@@ -261,7 +264,7 @@ def _subset(value: Fields) -> frozenset[str]:
             values = value.inner()
             while values.advance():
                 if values.tag == _FIRST and len(listed) < MAX_SUBSET:
-                    listed.append(_string(values.inner()))
+                    listed.append(text_value(values.inner()))
         else:
             listed = []
     return frozenset(stripped for each in listed[:MAX_SUBSET] if (stripped := each.strip()))

@@ -4,7 +4,8 @@ The classes are built from tables of fields, in a descriptor pool of their own: 
 same names, and exclude each other. Fields that a table lacks are skipped when a message is read.
 
 Sources: https://github.com/envoyproxy/envoy/blob/v1.36.0/api/envoy/service/ext_proc/v3/external_processor.proto,
-`config/core/v3/base.proto` beside it, and https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto.
+`service/accesslog/v3/als.proto`, `data/accesslog/v3/accesslog.proto` and `config/core/v3/base.proto` beside it, and
+https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto.
 """
 
 from __future__ import annotations
@@ -100,6 +101,29 @@ _MESSAGES: Final[dict[str, tuple[_Field, ...]]] = {
         _Field(7, "immediate_response", "ImmediateResponse", choice="response"),
         _Field(8, "dynamic_metadata", _STRUCT),
     ),
+    "ResponseFlags": tuple(
+        _Field(number, name, "bool")
+        for number, name in (
+            (4, "local_reset"),
+            (5, "upstream_remote_reset"),
+            (7, "upstream_connection_termination"),
+            (15, "downstream_connection_termination"),
+            (16, "upstream_retry_limit_exceeded"),
+            (17, "stream_idle_timeout"),
+            (24, "upstream_protocol_error"),
+        )
+    ),
+    "AccessLogCommon": (_Field(16, "response_flags", "ResponseFlags"), _Field(17, "metadata", "Metadata")),
+    "HTTPAccessLogEntry": (
+        _Field(1, "common_properties", "AccessLogCommon"),
+        _Field(2, "protocol_version", "int32"),
+    ),
+    "HTTPAccessLogEntries": (_Field(1, "log_entry", "HTTPAccessLogEntry", is_repeated=True),),
+    "Identifier": (_Field(2, "log_name", "string"),),
+    "StreamAccessLogsMessage": (
+        _Field(1, "identifier", "Identifier"),
+        _Field(2, "http_logs", "HTTPAccessLogEntries"),
+    ),
     "HealthCheckRequest": (_Field(1, "service", "string"),),
     "HealthCheckResponse": (_Field(1, "status", "int32"),),
 }
@@ -155,3 +179,4 @@ ProcessingRequest: Final[Any] = _classes["ProcessingRequest"]
 ProcessingResponse: Final[Any] = _classes["ProcessingResponse"]
 HealthCheckRequest: Final[Any] = _classes["HealthCheckRequest"]
 HealthCheckResponse: Final[Any] = _classes["HealthCheckResponse"]
+StreamAccessLogsMessage: Final[Any] = _classes["StreamAccessLogsMessage"]

@@ -9,6 +9,7 @@ from typing import Any
 from regional_agent.http.body_limits import BodyLimits
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker.conversation import Conversation, PickerParts
+from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.processing_request import (
     CODE_DETAILS,
     DESTINATION,
@@ -40,6 +41,7 @@ def parts_of(agent: Agent, *, forwards: bool = False) -> PickerParts:
         state.location_header,
         state.trusts,
         forwards,
+        EarlyEnds(),
     )
 
 

@@ -189,7 +189,7 @@ def test_a_target_has_the_headers_that_are_wanted(
 ) -> None:
     changes = envoy_responses.header_changes(received, wanted)
     message = ProcessingResponse.FromString(
-        envoy_responses.target_message(envoy_responses.TO_REQUEST_BODY, changes, endpoints, body)
+        envoy_responses.target_message(envoy_responses.TO_REQUEST_BODY, changes, endpoints, body, b"s1")
     )
     common = message.request_body.response
     named = ("x-gateway-destination-endpoint", ",".join(endpoints).encode())
