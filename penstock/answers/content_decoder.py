@@ -27,6 +27,21 @@ _DEFLATE_METHOD: Final = 8
 """Lower half of the first byte of a zlib header (RFC 1950, section 2.2)."""
 
 
+def coding_of(value: bytes) -> bytes:
+    """The content coding that a Content-Encoding states, in lower case; empty for none."""
+    codings = [token.strip() for token in value.lower().split(b",")] if value else []
+    return b",".join([token for token in codings if token != b"identity"])
+
+
+def beginning_of(body: bytes, coding: bytes) -> bytes:
+    """The first decoded bytes of a body, at most MAX_PART_BYTES; empty if it cannot be decoded.
+
+    Args:
+        coding: of `coding_of`.
+    """
+    return next(ContentDecoder(coding).feed(body), b"") if coding else body
+
+
 class ContentDecoder:
     """Decodes one response."""
 

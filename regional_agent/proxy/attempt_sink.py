@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.answer_errors import AnswerError
+from penstock.answers.content_decoder import beginning_of, coding_of
 from penstock.health.health_check import MAX_READ_BYTES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -359,10 +360,12 @@ class AttemptSink(TargetSink):
         following: RetryReason | Refusal | None
         body, now = self._rejection, self._proxy.clock()
         is_whole = is_whole and len(body) <= MAX_READ_BYTES
+        coding = b"" if self._head is None else coding_of(self._head.by_name.get(b"content-encoding", b""))
+        text = beginning_of(body, coding)
         if reason is Withheld.UNEXPLAINED_503:
-            following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
+            following = after_unexplained(self._proxy, context, attempt, text, now, is_whole=is_whole)
         elif reason is Withheld.MODEL_MAY_BE_MISSING:
-            following = after_missing_model(self._proxy, context, attempt, body, now, is_whole=is_whole)
+            following = after_missing_model(self._proxy, context, attempt, text, now, is_whole=is_whole)
         elif isinstance(reason, Withheld):
             following = after_withheld(self._proxy, context, attempt, reason, now)
         else:

@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from pathlib import Path
 
+import brotli
 import pytest
 
 from tests.support.agents import running_agent
 from tests.support.chats import ask
+from tests.support.codings import gzipped
 from tests.support.failing_engines import SERVES, request
 from tests.support.planet import plan
-from tests.support.sockets import ReceivedRequest, Script, ScriptedEngine, engine
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 
 AWAY = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
 MISSING = b'{"error": {"message": "The model `llama` does not exist.", "type": "NotFoundError", "code": 404}}'
 ECHOED = b'{"error": {"message": "No response with id resp_model", "type": "invalid_request_error", "code": 404}}'
 NO_PATH = b'{"detail": "Not Found"}'
+CODINGS = {"": bytes, "gzip": gzipped, "br": brotli.compress, "deflate": zlib.compress, "zstd": bytes}
 
 
-def not_found(body: bytes) -> Script:
+def not_found(body: bytes, coding: str = "") -> Script:
     """An engine that responds with 404."""
+    body = CODINGS[coding](body)
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         head = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
+        if coding:
+            head += b"Content-Encoding: %b\r\n" % coding.encode()
         writer.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
 
     return script
 
 
-@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    ("streamed", "coding"), [(True, ""), (False, ""), (False, "gzip"), (False, "br"), (True, "deflate")]
+)
 async def test_another_region_serves_a_model_that_all_engines_of_the_region_lack(
-    tmp_path: Path, *, streamed: bool
+    tmp_path: Path, coding: str, *, streamed: bool
 ) -> None:
     async with (
-        engine(not_found(MISSING)) as one,
-        engine(not_found(MISSING)) as two,
+        engine(not_found(MISSING, coding)) as one,
+        engine(not_found(MISSING, coding)) as two,
         engine(SERVES) as far,
         running_agent(tmp_path / "east", [far.address], region="us-east") as east,
         running_agent(tmp_path / "de", [one.address, two.address], peers={"us-east": east.peer}) as agent,
@@ -69,6 +78,26 @@ async def test_a_404_of_the_engines_of_a_serving_region(tmp_path: Path, body: by
         assert agent.counted()["client_error"] == 1
         assert len(good.requests) == (2 if body is MISSING else 0), "a path that engines lack is asked for once"
         assert (agent.held(), east.held(), es.held()) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+async def test_an_encoded_404_that_states_no_missing_model_reaches_the_client_as_it_is(
+    tmp_path: Path, coding: str
+) -> None:
+    for body in (NO_PATH, b"[" * 3_000_000) if coding == "gzip" else (MISSING,):
+        async with (
+            engine(not_found(body, coding)) as near,
+            engine(SERVES) as far,
+            running_agent(tmp_path / "east", [far.address], region="us-east") as east,
+            running_agent(tmp_path / "de", [near.address], peers={"us-east": east.peer}) as agent,
+        ):
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(request()))
+            status, headers, received = await client.answer()
+            client.close()
+            assert (status, headers.get("content-encoding")) == (404, coding)
+            assert received == CODINGS[coding](body)
+            assert (len(far.requests), agent.held(), east.held()) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("body", [MISSING, NO_PATH, ECHOED, b"model" + b"x" * 20_000])

@@ -13,6 +13,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import NOT_JSON
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
+from penstock.answers.content_decoder import coding_of
 from penstock.answers.held_text import MAX_UNDECIDED_BYTES, begins_container, is_readable
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
@@ -155,10 +156,8 @@ def intake_of(
         stated = _TEXT
     if stated == _UNREAD and not (answer_format.is_media or (is_empty and answer_format.has_form)):
         return None
-    coding = by_name.get(b"content-encoding", b"")
-    if coding:
-        codings = [token.strip() for token in coding.lower().split(b",")]
-        coding = b",".join([token for token in codings if token != b"identity"])
+    stated_coding = by_name.get(b"content-encoding")
+    coding = coding_of(stated_coding) if stated_coding else b""
     kind = stated
     has_events = streaming and (route is None or route.stream is _SSE_KIND)
     has_lines = streaming and route is not None and route.stream is _LINES_KIND
@@ -185,6 +184,9 @@ def intake_of(
     closes = length is None and b"transfer-encoding" not in by_name
     needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
     intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end
+    if answer_format.may_be_text and kind == JSON and content_type.startswith(b"text/html"):
+        # A text is an answer, but the page of a proxy is none.
+        intake.parser.needs_json = True
     if head.status == 206 and not answer_format.has_form:
         intake.parser.needs_json = False
     intake.parser.needs_answer = answer_format.has_form
