@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.answers.json_reducer import Wanted, wanted_members
+from penstock.answers.json_reducer import JsonReducer, Wanted, wanted_members
 from penstock.answers.usage_reader import Fields, UsagePlaces, members_of
 from penstock.answers.values import has_one_of
 from penstock.routes.json_pointer import parse_pointer
@@ -17,8 +17,12 @@ ERROR_MARK: Final = b'"error"'
 
 _END_MARKS: Final = (b"[DONE]",)
 _ANTHROPIC_END_MARKS: Final = (b'"message_stop"',)
-_RESPONSES_END_MARKS: Final = (*_END_MARKS, b'"response.completed"', b'"response.incomplete"')
-"""`response.failed` has an error."""
+_RESPONSES_END_MARKS: Final = (
+    *_END_MARKS,
+    b'"response.completed"',
+    b'"response.incomplete"',
+    b'"response.failed"',
+)
 
 _ERRORS: Final = ("/error", "/object", "/type", "/status", "/response/error", "/response/status")
 _OUTPUT: Final = "/output"
@@ -33,7 +37,10 @@ _MEMBERS: Final = {
     **dict.fromkeys(("openai-chat-completions", "openai-completions"), ("choices",)),
     # A background response that is queued has a status.
     "openai-responses": ("output", "status"),
-    **dict.fromkeys(("openai-embeddings", "openai-images-generations", "openai-images-edits"), ("data",)),
+    **dict.fromkeys(
+        ("openai-embeddings", "openai-images-generations", "openai-images-edits", "openai-images-variations"), ("data",)
+    ),
+    **dict.fromkeys(("openai-audio-transcriptions", "openai-audio-translations"), ("text", "segments")),
     "anthropic-messages": ("content",),
     "anthropic-count-tokens": ("input_tokens",),
     # A request that only loads the model is done without a text.
@@ -42,18 +49,64 @@ _MEMBERS: Final = {
     "ollama-embeddings": ("embedding",),
     **dict.fromkeys(("tgi-generate", "tgi-root"), ("generated_text",)),
     "tgi-generate-stream": ("token", "generated_text"),
+    "tgi-tokenize": ("id", "text"),
+    "tgi-chat-tokenize": ("tokenize_response", "templated_text"),
     "sglang-generate": ("text", "output_ids", "meta_info"),
+    **dict.fromkeys(("sglang-encode", "sglang-classify"), ("embedding", "meta_info")),
+    # SGLang responds with the list alone, as does llama.cpp to requests in the form of TEI.
+    **dict.fromkeys(("vllm-rerank", "vllm-rerank-v1", "vllm-rerank-v2"), ("results", "data", "score", "index")),
+    # `scores`: of SGLang
+    **dict.fromkeys(("vllm-score", "vllm-score-v1"), ("data", "scores")),
+    # `embedding`: of SGLang
+    "vllm-classify": ("data", "embedding"),
+    "vllm-pooling": ("data",),
+    "vllm-tokenize": ("tokens", "count"),
+    # `text`: of SGLang, `content`: of llama.cpp
+    "vllm-detokenize": ("prompt", "text", "content"),
     **dict.fromkeys(("kserve-infer", "kserve-version-infer"), ("outputs",)),
+    # Other outputs than a text have names of the model.
+    **dict.fromkeys(("kserve-generate", "kserve-version-generate"), ("model_name", "text_output")),
+    **dict.fromkeys(("kserve-generate-stream", "kserve-version-generate-stream"), ("model_name", "text_output")),
+    **dict.fromkeys(("automatic1111-txt2img", "automatic1111-img2img"), ("images", "info")),
+    "comfyui-prompt": ("prompt_id",),
 }
-"""The members of which each whole answer has one, by the name of a preset's route, where its format is certain."""
+"""The members of which each whole answer has one, by the name of a preset's route, where its format is certain.
 
-_LISTS: Final = frozenset({"tgi-generate", "tgi-root", "sglang-generate"})
-"""The routes of presets whose answers to several prompts are a list."""
+Sources: those of the presets (`penstock/routes/presets`)."""
+
+_LISTS: Final = frozenset(
+    {
+        "openai-audio-transcriptions",
+        "openai-audio-translations",
+        "tgi-generate",
+        "tgi-root",
+        "tgi-tokenize",
+        "sglang-generate",
+        "sglang-encode",
+        "sglang-classify",
+        "vllm-rerank",
+        "vllm-rerank-v1",
+        "vllm-rerank-v2",
+        "vllm-classify",
+    }
+)
+"""The routes of presets whose answers may be a list: to several prompts, or of parts."""
 
 _NOT_JSON_ALONE: Final = frozenset(
-    {"openai-embeddings", "openai-images-generations", "openai-images-edits", "kserve-infer", "kserve-version-infer"}
+    {
+        "openai-embeddings",
+        "openai-images-generations",
+        "openai-images-edits",
+        "openai-images-variations",
+        "vllm-pooling",
+        "kserve-infer",
+        "kserve-version-infer",
+    }
 )
 """The routes with members whose answers may be bytes: embeddings of vLLM, images, and tensors of KServe's extension."""
+
+_TEXTS: Final = frozenset({"openai-audio-transcriptions", "openai-audio-translations"})
+"""The routes with members whose answers may be any text: `text`, `srt` and `vtt`."""
 
 _MEDIA: Final = frozenset({"openai-audio-speech"})
 """The routes of presets whose whole answers are media, and never a text."""
@@ -108,7 +161,9 @@ class AnswerFormat:
         is_preset = route is not None and not route.source
         self.members = frozenset(_MEMBERS.get(route.name, ())) if is_preset and route is not None else _NO_MEMBERS
         """The members of which each whole answer has one; empty if the route has answers of any form."""
-        self.is_json = bool(self.members) and route is not None and route.name not in _NOT_JSON_ALONE
+        self.may_be_text = bool(self.members) and route is not None and route.name in _TEXTS
+        """Whether a whole answer may be a text that is neither a JSON object nor an array, also an empty one."""
+        self.is_json = bool(self.members) and route is not None and route.name not in _NOT_JSON_ALONE | _TEXTS
         """Whether a whole answer is a JSON text, whatever its Content-Type."""
         self.is_media = is_preset and route is not None and route.name in _MEDIA
         """Whether a whole answer is no text."""
@@ -121,6 +176,14 @@ class AnswerFormat:
     def is_answer(self, fields: Fields) -> bool:
         """Whether an object has the form of the route's answers."""
         return not self.is_media and has_one_of(fields, self.members)
+
+    def is_reduced_answer(self, reducer: JsonReducer) -> bool:
+        """Whether a long text that has been reduced, and has ended, has the form of the route's answers."""
+        if self.is_media or (reducer.is_array and self.members and not self._has_lists):
+            return False
+        if self.may_be_text and not (reducer.is_array or reducer.is_object):
+            return True
+        return reducer.has_expected or not self.members
 
     def is_list(self, answers: list[bytes]) -> bool:
         """Whether the elements of a list are answers of the route, by the first of them."""

@@ -49,6 +49,7 @@ MAX_ID_RECORDS: Final = 16
 MAX_ID_CHARS: Final = 256
 
 _DONE: Final = b"[DONE]"
+_ERROR_NAME: Final = b"error"
 _CRLF_END: Final = b"\r\n\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
@@ -148,14 +149,14 @@ class AnswerParser:
 
     @property
     def is_finished(self) -> bool:
-        """Whether a whole answer has arrived, although the response may not have ended."""
-        return self.ended or self.finish_reason != ""
+        """Whether a whole answer has arrived, or an error instead, although the response may not have ended."""
+        return self.ended or self.finish_reason != "" or self.error is not None
 
     @property
     def is_short(self) -> bool:
         """Whether a response that `finish` has read lacks the end that shows that it is whole."""
         is_known = self.needs_end and self._awaits_end and not self.is_unreadable
-        return is_known and not self.is_finished and self.error is None
+        return is_known and not self.is_finished
 
     @property
     def is_unreadable(self) -> bool:
@@ -219,14 +220,21 @@ class AnswerParser:
             text, self.begun = self._held.take().removeprefix(_BOM), True
             self._read_record(text, counts=False)
             is_other = is_scalar(text) or (self._format.is_media and is_readable(text))
-            if self.needs_answer and text[:1] != b"{" and self.error is None and is_other:
+            is_other = is_other and self.needs_answer and not self._format.may_be_text
+            if is_other and text[:1] != b"{" and self.error is None:
                 self.error = NO_ANSWER
             if self.needs_json and not (self.ended and text[:1] == b"{"):
                 is_json = self.ended if begins_container(text) else is_scalar(text)
         elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
             # A stream may end without an empty line after its last event.
             rest = b""
-        elif complete and self.needs_answer and self._kind == JSON and not (self.begun or self.is_unreadable):
+        elif (
+            complete
+            and self.needs_answer
+            and self._kind == JSON
+            and not (self.begun or self.is_unreadable)
+            and (self.needs_json or not self._format.may_be_text)
+        ):
             self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON
@@ -272,10 +280,15 @@ class AnswerParser:
             name, data = event_fields(event)
             if event.endswith(_CRLF_END):
                 self._plain.use_crlf()
-        if data is None:
-            return False
         if self.ended:
             # What follows the end is no part of the answer.
+            return False
+        if data is None and name == _ERROR_NAME:
+            data = b""
+        if data is None:
+            # Some engines send an error as the JSON text that is their response to a request without a stream.
+            stray = members_of(event.strip()) if event.find(ERROR_MARK) >= 0 else None
+            self.error = self.error or (None if stray is None else error_in(stray))
             return False
         if data.startswith(_DONE) and data.strip() == _DONE:
             self.ended, self._may_be_plain = True, False
@@ -287,7 +300,7 @@ class AnswerParser:
         first, self.begun = not self.begun, True
         if first or self.is_beginning or not self._has_answer:
             is_known = not self._format.members
-            kind = kind_of_first(data, is_known=is_known)
+            kind = kind_of_first(data, self._format.members)
             self.is_beginning = kind != OUTPUT and (first or self.is_beginning)
             self._has_answer = self._has_answer or is_known or kind != UNKNOWN
             self._may_be_plain = self._has_answer and self.choices == 1
@@ -295,8 +308,9 @@ class AnswerParser:
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if self.choices > 1 and may_finish(data) and (reason := cut_reason_in(data)):
             self.finish_reason = reason
-        if name == b"error":
+        if name == _ERROR_NAME:
             self.error = self.error or named_error(data)
+            return False
         if not (self._id_records or self._must_parse(data)):
             adds = not self._format.delta_mark or data.find(self._format.delta_mark) >= 0
             self.delivered += adds and not self.is_beginning
@@ -339,7 +353,7 @@ class AnswerParser:
             if answers is not None:
                 if self._kind == JSON and self.needs_answer and not self._format.is_list(answers):
                     self.error = NO_ANSWER
-                self._read_answers(answers)
+                self._read_answers(answers, is_whole=self._kind == JSON)
                 return False
             reducer = JsonReducer(self._format.wanted)
             reducer.feed(data)
@@ -354,10 +368,9 @@ class AnswerParser:
                 self.error = error_in(fields) or NO_ANSWER
         return self._read_fields(fields, counts=counts)
 
-    def _read_answers(self, answers: list[bytes]) -> None:
-        """Read an array of answers."""
-        is_whole = self._kind == JSON
-        self.ended = self.ended or is_whole
+    def _read_answers(self, answers: list[bytes], *, is_whole: bool) -> None:
+        """Read an array of answers; `is_whole`: it is the whole response."""
+        self.ended = self.ended or self._kind == JSON
         error, self.finish_reason = self._usage.read_array(answers, self.delivered, is_whole)
         self.error = self.error or error
 
@@ -407,22 +420,23 @@ class AnswerParser:
             return
         if self.needs_json and part[:1] != b"{" and not self._held.size_bytes and not begins_json(part):
             self.error = NOT_JSON
-        self._reducer = self._held.add(part, self._format.wanted)
+        self._reducer = self._held.add(part, self._format.wanted, self._format.members)
 
     def _read_reduced(self) -> None:
         reducer, self._reducer = self._reducer, None
         assert reducer is not None
         if self._kind == JSON:
             self.ended = self.ended or reducer.complete
-            if self.needs_answer and self._format.is_media and self.ended:
-                self.error = NO_ANSWER
         result = reducer.result()
         fields = members_of(result)
+        is_whole = self._kind == JSON and self.ended
+        if is_whole and self.needs_answer and not self._format.is_reduced_answer(reducer):
+            self.error = (None if fields is None else error_in(fields)) or NO_ANSWER
         if fields is not None:
             self._awaits_end = self._awaits_end or (self.needs_end and defines_end(fields))
             self._read_fields(fields, counts=self._kind != JSON)
         elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
-            self._read_answers(answers)
+            self._read_answers(answers, is_whole=self._kind == JSON and not reducer.is_partial)
 
     def _begin_reducing(self) -> bytes:
         """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""

@@ -5,6 +5,7 @@ Sources: as in `answer_errors`.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 import msgspec
@@ -38,11 +39,12 @@ _KNOWN: Final = frozenset(
 """Members of which each event has one in the streams of other APIs: of Ollama, TGI and SGLang."""
 
 
-def kind_of_first(data: bytes, *, is_known: bool) -> int:
+def kind_of_first(data: bytes, known: Set[str]) -> int:
     """What the data of an event is: OUTPUT, ANNOUNCES or UNKNOWN.
 
     Args:
-        is_known: whether an event of any form is a part of an answer.
+        known: members of events that are parts of an answer, besides those of all APIs; empty if an event of any form
+            is one.
     """
     try:
         event = event_decoder.decode(data)
@@ -52,8 +54,10 @@ def kind_of_first(data: bytes, *, is_known: bool) -> int:
     if choices is None:
         if event.type:
             return ANNOUNCES if bytes(event.type) in _TYPES else OUTPUT
-        members = None if is_known else members_of(data)
-        return UNKNOWN if members is not None and _KNOWN.isdisjoint(members) else OUTPUT
+        members = members_of(data) if known else None
+        if members is None or not (_KNOWN.isdisjoint(members) and known.isdisjoint(members)):
+            return OUTPUT
+        return UNKNOWN
     if bytes(event.error) not in _EMPTY:
         return OUTPUT
     if not choices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import Final
 
 from penstock.answers.answer_format import ERROR_MARK
@@ -65,8 +66,8 @@ class HeldText:
         self.may_be_error = False
         """Whether the text contains the mark of an error."""
 
-    def add(self, part: bytes, wanted: Wanted) -> JsonReducer | None:
-        """Add a part; returns the reducer of the text, which has its `wanted` members, once the text is too long."""
+    def add(self, part: bytes, wanted: Wanted, expected: Set[str]) -> JsonReducer | None:
+        """Add a part; returns the reducer of the text, for the `wanted` and `expected` members, once it is too long."""
         if not self.size_bytes and part.isspace():
             # By blank lines before the text, some servers keep the connection open while they generate it.
             return None
@@ -85,7 +86,7 @@ class HeldText:
         self.size_bytes += len(part)
         if self.size_bytes <= MAX_HELD_BYTES:
             return None
-        reducer = JsonReducer(wanted)
+        reducer = JsonReducer(wanted, expected)
         reducer.feed(self.take())
         return reducer
 

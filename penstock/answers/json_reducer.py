@@ -8,7 +8,7 @@ The skipped part is not validated: it may contain NaN or invalid UTF-8, which en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -16,10 +16,16 @@ import msgspec
 from penstock.routes.json_pointer import parse_pointer
 
 MAX_VALUE_BYTES: Final = 64 * 1024
-"""Maximum size (bytes) of a kept value; a longer value is dropped."""
+"""Maximum size (bytes) of a kept value; DROPPED replaces a longer one."""
 
-MAX_KEPT_BYTES: Final = 256 * 1024
-"""Maximum size (bytes) of all kept values; later values are dropped."""
+MAX_KEPT_BYTES: Final = 512 * 1024
+"""Size (bytes) of the reduced text after which no value is kept and no container entered."""
+
+MAX_DEPTH: Final = 32
+"""Maximum number of containers within each other that are entered."""
+
+DROPPED: Final = b'{"":0}'
+"""In place of a value that is too long to be kept: an object, as errors and usage are, without their members."""
 
 MAX_KEY_BYTES: Final = 256
 """Maximum size (bytes) of a key that can be wanted."""
@@ -33,6 +39,7 @@ _SPACE: Final = re.compile(rb"[\s]*+")
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPENING, _CLOSING = b"{[", b"}]"
+_NULL: Final = b"null"
 
 Wanted = Mapping[str, "Wanted | None"]
 """The wanted members of an object, by key: None for a member that is kept as a whole, else its wanted members."""
@@ -64,9 +71,16 @@ def wanted_members(pointers: Iterable[str]) -> Wanted:
 class JsonReducer:
     """Reduces one JSON text. If the text is an array, its elements are reduced."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        """Reduce to the members of `wanted`."""
+    def __init__(self, wanted: Wanted, expected: Set[str] = frozenset()) -> None:
+        """Reduce to `wanted`, and look for one of the members `expected` in the object, or in elements of the array."""
         self._state = _VALUE
+        self._expected = expected
+        self._expects_value = False
+        """Whether the next value is that of an expected member."""
+        self.has_expected = False
+        """Whether an expected member has arrived that is not null."""
+        self.is_partial = False
+        """Whether a wanted value may have been too long to be kept."""
         self._next: Wanted | None = wanted
         """The wanted members of the next value; None for a value that is kept as a whole."""
         self._stack: list[tuple[Wanted, bool, bool]] = []
@@ -74,21 +88,32 @@ class JsonReducer:
         kept members."""
         self._out = bytearray()
         self._key = b""
-        self._kept = 0
+        self._has_more = False
+        """Whether something else than white space follows the text."""
         # The value or key that is being consumed:
         self._value = bytearray()
-        self._copies = False
+        self._copies = self._is_kept = False
         self._is_key = False
         self._in_string = self._escaped = False
         self._depth = 0
 
     @property
     def complete(self) -> bool:
-        """Whether the text has ended."""
-        return self._state == _END
+        """Whether the text has ended, and nothing but white space follows."""
+        return self._state == _END and not self._has_more
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the text is an array."""
+        return self._out.startswith(b"[")
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the text is an object."""
+        return self._out.startswith(b"{")
 
     def feed(self, data: bytes) -> None:
-        """Reduce a further part of the text; what follows its end is ignored."""
+        """Reduce a further part of the text; what follows its end is not read."""
         at, size = 0, len(data)
         while at < size and self._state not in (_END, _BROKEN):
             if self._state == _IN_VALUE:
@@ -99,6 +124,8 @@ class JsonReducer:
             at = space.end()
             if at < size:
                 at = self._step(data, at)
+        if self._state == _END and data[at:].strip():
+            self._has_more = True
 
     def result(self) -> bytes:
         """The reduced text, as a JSON text of its own; open containers are closed."""
@@ -138,7 +165,12 @@ class JsonReducer:
     def _begin(self, first: int, at: int) -> int:
         """Begin the value at `at`: enter a container with wanted members, or consume the value."""
         wanted = self._next
-        if first in _OPENING and wanted:
+        if self._expects_value:
+            self._expects_value = False
+            self.has_expected = self.has_expected or first != _NULL[0]
+        may_enter = len(self._out) < MAX_KEPT_BYTES and len(self._stack) < MAX_DEPTH
+        self.is_partial = self.is_partial or not may_enter
+        if first in _OPENING and wanted and may_enter:
             self._put(b"")
             is_array = first == _OPENING[1]
             self._out.append(first)
@@ -153,7 +185,8 @@ class JsonReducer:
 
     def _start_value(self, *, copies: bool, is_key: bool) -> None:
         self._state = _IN_VALUE
-        self._copies, self._is_key = copies, is_key
+        self._copies = self._is_kept = copies
+        self._is_key = is_key
         self._value.clear()
         self._in_string = self._escaped = False
         self._depth = 0
@@ -215,9 +248,9 @@ class JsonReducer:
             self._key = b'"' + bytes(self._value) if self._copies else b""
             self._next = self._wanted_of(self._key)
             return
-        if self._copies and self._kept + len(self._value) <= MAX_KEPT_BYTES:
-            self._kept += len(self._value)
-            self._put(bytes(self._value))
+        if self._is_kept and len(self._out) < MAX_KEPT_BYTES:
+            self._put(bytes(self._value) if self._copies else DROPPED)
+            self.is_partial = self.is_partial or not self._copies
         self._state = _AFTER_VALUE if self._stack else _END
 
     def _wanted_of(self, key: bytes) -> Wanted | None:
@@ -227,6 +260,7 @@ class JsonReducer:
             name = msgspec.json.decode(key, type=str) if key else ""
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _NOTHING
+        self._expects_value = name in self._expected and len(self._stack) == 1 + self.is_array
         return wanted.get(name, _NOTHING)
 
     def _put(self, value: bytes) -> None:

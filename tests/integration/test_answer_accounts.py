@@ -533,6 +533,8 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
         (responds(body_of(WHOLE)[:60], head=HEAD.replace(b"200", b"206")), PLAIN, 502, 206),
         (responds(b"", head=b"HTTP/1.1 205 Reset Content\r\n"), PLAIN, 502, 205),
         (responds(body_of({"foo": "y" * 1000})), PLAIN, 200, 200),
+        (responds(body_of({"foo": "y" * 600_000})), PLAIN, 200, 200),
+        (responds(b'["' + b"y" * 600_000 + b'"]'), PLAIN, 200, 200),
         *((streams(*parts), STREAM, 502, 200) for parts in FOREIGN),
     ],
 )
@@ -549,6 +551,26 @@ async def test_what_is_no_answer_is_an_error_of_the_engine(
         assert endpoint.ejection.failures == 1
         as_own(agent)
         assert (await ask(agent, body=body_of(asked))).status == of_own_route
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "outcome"),
+    [
+        (HEAD, b'{"text": "hello"}', "ok"),
+        (HEAD, b'{"detail": "busy"}', "engine_error"),
+        (HEAD, b"", "engine_error"),
+        (PAGE_HEAD.replace(b"html", b"plain"), b"hello", "ok"),
+        (PAGE_HEAD.replace(b"html", b"plain"), b"", "ok"),
+        (PAGE_HEAD.replace(b"html", b"vtt"), b"WEBVTT\n", "ok"),
+        (PAGE_HEAD, PAGE, "engine_error"),
+    ],
+)
+async def test_transcriptions_are_any_text_but_pages(tmp_path: Path, head: bytes, body: bytes, outcome: str) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b--\r\n' % MODEL.encode()
+    kind = "Content-Type: multipart/form-data; boundary=b"
+    async with engine(responds(body, head=head)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, kind, body=form, path="/v1/audio/transcriptions")
+        assert (answer.status, agent.counted()) == (200 if outcome == "ok" else 502, {outcome: 1})
 
 
 AUDIO = b"RIFF\x24\x00\xff\x7fWAVE"
@@ -720,14 +742,15 @@ async def test_a_result_named_error_is_no_error(tmp_path: Path) -> None:
         await until(lambda: agent.counted() == {"ok": 1})
 
 
-async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [event(INVALID) + DONE, body_of(INVALID), body_of(INVALID) + b"\n\n"])
+async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path, sent: bytes) -> None:
     async with (
-        engine(streams(event(INVALID), DONE)) as one,
-        engine(streams(event(INVALID), DONE)) as two,
+        engine(streams(sent)) as one,
+        engine(streams(sent)) as two,
         running_agent(tmp_path, [one.address, two.address]) as agent,
     ):
         for _ in range(10):
-            assert (await ask(agent, body=body_of(ASKED))).body == event(INVALID) + DONE
+            assert (await ask(agent, body=body_of(ASKED))).body == sent
         assert agent.counted() == {"client_error": 10}
         assert len(one.requests) + len(two.requests) == 10
         assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
@@ -752,6 +775,25 @@ async def test_an_error_after_the_first_event_is_the_engines(
         assert agent.tally.report().failed == 3
         (endpoint,) = agent.endpoints.every()
         assert endpoint.ejection.failures > 0 or endpoint.ejection.is_ejected
+
+
+@pytest.mark.parametrize("last", [event(ERROR), b"event: error\n" + event({"message": "CUDA error"})])
+async def test_a_client_that_leaves_at_an_error_leaves_its_engine_charged(tmp_path: Path, last: bytes) -> None:
+    parts = (*WORDS[:3], last)
+    async with engine(streams(*parts, ends=False)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        for number in range(1, 3):
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(body_of(ASKED)))
+            await client.head()
+            received = b""
+            while received != b"".join(parts):
+                received += await client.chunk()
+            client.close()
+            await until(lambda: agent.counted() == {"engine_error": number})  # noqa: B023
+        assert (metered(agent)[:3], agent.held()) == ((0, 0, 0), 0)
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.ejection.failures == 2
 
 
 async def test_a_lone_engine_that_fails_with_status_200_is_502(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_a_whole_answer_keeps_its_length_and_the_connection(tmp_path: Path
         for _ in range(3):
             client.send(post(BODY))
             answer = await client.answer()
-            assert (answer.status, answer.headers["content-length"], answer.body) == (200, "42", ANSWER)
+            assert (answer.status, answer.headers["content-length"], answer.body) == (200, str(len(ANSWER)), ANSWER)
         assert len(gpu.requests) == 3
         reported = agent.tally.report()
         assert (reported.ended, reported.failed, reported.begun) == (3, 0, 3)

@@ -132,11 +132,15 @@ def reduced(value: Any, wanted: Any) -> Any:
 
 @given(st.dictionaries(KEYS, VALUES, max_size=5) | st.lists(VALUES, max_size=4), CUTS, st.booleans())
 def test_a_reduced_text_is_the_wanted_part_of_the_full_one(value: Any, sizes: list[int], ascii_only: bool) -> None:
-    reducer = JsonReducer(TREE)
+    reducer = JsonReducer(TREE, {"usage", "choices", "é"})
     for part in cut(json.dumps(value, ensure_ascii=ascii_only).encode(), sizes):
         reducer.feed(part)
     assert reducer.complete
     assert json.loads(reducer.result()) == reduced(value, TREE)
+    objects = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else [value]
+    expected = [each.get(key) for each in objects for key in ("usage", "choices", "é")]
+    assert reducer.has_expected == (expected != [None] * len(expected))
+    assert (reducer.is_array, reducer.is_object) == (isinstance(value, list), isinstance(value, dict))
 
 
 @settings(max_examples=300)

@@ -23,9 +23,10 @@ BODY = json.dumps({"model": MODEL, "stream": True, "stream_options": USAGE_ASKED
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 """The start of a request head."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-ANSWER = b'{"choices": [], "content": [], "data": {}}'
-"""The body of an answer to chats, Anthropic's messages and embeddings. A list of data would be one of models."""
-JSON_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 42\r\n\r\n" + ANSWER
+ANSWER = b'{"choices": [], "content": [], "data": {}, "text": ""}'
+"""The body of an answer to chats, Anthropic's messages, embeddings and transcriptions. A list of data would be one of
+models."""
+JSON_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 54\r\n\r\n" + ANSWER
 NOBODY = Address("127.0.0.1", 1)
 """An address that refuses connections: no process listens on port 1."""
 

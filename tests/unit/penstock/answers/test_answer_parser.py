@@ -13,8 +13,9 @@ import pytest
 
 from penstock.answers.answer_errors import ErrorCause
 from penstock.answers.answer_format import AnswerFormat
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_ID_RECORDS, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
+from penstock.answers.json_reducer import MAX_KEPT_BYTES, JsonReducer
 from penstock.answers.token_counts import Usage
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import Route
@@ -118,7 +119,9 @@ def test_an_answer_that_its_engine_aborted_is_cut(reason: str | None, size: int,
         (b"\xef\xbb\xbf{}", True),
         (b'{"a": NaN}', True),
         (b'{"a": "\xff"}', True),
-        (b'{"a": 1}{', True),
+        (b'{"a": 1} \n', True),
+        (b'{"a": 1}{', False),
+        (b'{"a": 1}\0', False),
         (b'{"a": "%b"}' % (b"x" * 2 * MAX_HELD_BYTES), True),
         (b'{"a": "%b"' % (b"x" * 2 * MAX_HELD_BYTES), False),
         (b'{"a": 1', False),
@@ -441,6 +444,42 @@ def test_what_is_no_error(answer: dict[str, Any]) -> None:
         assert reader.error is None
 
 
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize("route", [CHAT, MESSAGES, RESPONSES, TGI])
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"event: error\n\n", ErrorCause.ENGINE),
+        (b"event: error\ndata:\n\n", ErrorCause.ENGINE),
+        (b'event: error\ndata: {"message": "m", "status": 422}\n\n', ErrorCause.REQUEST),
+        (b'{"error": {"message": "m", "code": "429"}}', ErrorCause.BUSY),
+        (b'{"object": "error", "message": "m", "code": 400}\n', ErrorCause.REQUEST),
+        (b'{\n  "error": "m"\n}\n\n', ErrorCause.ENGINE),
+    ],
+)
+def test_an_error_of_another_form_than_the_events_is_found(
+    data: bytes, cause: ErrorCause, route: Route, size: int
+) -> None:
+    output = {CHAT: delta(), MESSAGES: {"type": "content_block_delta"}, TGI: {"token": {"text": "x"}}}
+    for begun in (stream(output.get(route, {"type": "response.output_text.delta"})) * 2, b""):
+        reader = parser(route)
+        reader.needs_event = True
+        assert read(begun + data, size, reader) == begun + data
+        assert reader.error is not None
+        assert (reader.error.cause, reader.delivered) == (cause, begun.count(b"data:"))
+        assert reader.is_finished
+
+
+@pytest.mark.parametrize("response", [{"status": "failed"}, {"error": None}, {"error": {"message": "m"}}])
+def test_a_response_that_failed_is_an_error_whatever_it_states(response: dict[str, Any]) -> None:
+    for begun in (stream({"type": "response.output_text.delta"}) * (MAX_ID_RECORDS + 1), b""):
+        reader = parser(RESPONSES)
+        for part in (begun, event({"type": "response.failed", "response": response})):
+            reader.feed(part)
+        reader.finish(complete=True)
+        assert (reader.error is not None, reader.ended) == (True, True)
+
+
 @pytest.mark.parametrize("data", [b'event: ping\ndata: {"type": "ping"}\n\n', DONE])
 def test_pings_and_an_end_are_no_answer(data: bytes) -> None:
     reader = parser(MESSAGES)
@@ -618,6 +657,40 @@ def test_long_arrays_of_answers_are_added_up_or_not_final() -> None:
         read(json.dumps([answer] * count).encode(), 100_000, reader)
         assert reader.usage_is_final == is_final
         assert not is_final or reader.usage == Usage(7 * count, 2 * count)
+
+
+def test_answers_with_long_members_are_added_up_or_not_final() -> None:
+    for size, is_final in ((1000, True), (70_000, False)):
+        reader = parser(SGLANG, JSON)
+        answer = {"meta_info": {"prompt_tokens": 7, "completion_tokens": 2, "logprobs": "y" * size}}
+        read(json.dumps([answer] * 200 + [{"text": "y" * MAX_HELD_BYTES}]).encode(), 100_000, reader)
+        assert (reader.usage_is_final, reader.ended) == (is_final, True)
+        assert not is_final or reader.usage == Usage(7 * 200, 2 * 200)
+
+
+@pytest.mark.parametrize("kind", [JSON, EVENTS, LINES])
+@pytest.mark.parametrize("size", [1000, 10_000_000])
+@pytest.mark.parametrize(
+    "text", ["y" * 600_000, {"message": "y" * 600_000}, {"message": "m", "param": ["y"] * 200_000}]
+)
+def test_an_error_is_an_error_however_long_it_is(text: Any, size: int, kind: int) -> None:
+    data = {JSON: "%s", EVENTS: "data: %s\n\n", LINES: "%s\n"}[kind] % json.dumps({"error": text})
+    reader = parser(OLLAMA, kind)
+    read(data.encode(), size, reader)
+    assert reader.error is not None
+
+
+@pytest.mark.parametrize("part", [b"[", b"{},", b'{"meta_info":1},', b'{"meta_info":1,"text":[]},', b"[[],"])
+def test_what_is_kept_of_an_endless_answer_is_bounded(part: bytes) -> None:
+    reducer = JsonReducer(AnswerFormat(SGLANG).wanted)
+    reducer.feed(b"[" + part * (2 * MAX_KEPT_BYTES // len(part)))
+    tracemalloc.start()
+    reducer.feed(part * 1000)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10_000 + 1000 * len(part)
+    assert reducer.is_partial
+    assert len(reducer.result()) < 2 * MAX_KEPT_BYTES
 
 
 @pytest.mark.parametrize("coding", [b"zstd", b"gzip"])
@@ -846,26 +919,92 @@ def test_one_of_two_answers_that_the_engine_cut_makes_the_whole_a_cut(cut: int, 
     assert (reader.is_cut, reader.usage) == (True, READ)
 
 
-@pytest.mark.parametrize(
-    "name", ["openai-chat-completions", "openai-embeddings", "anthropic-messages", "sglang-generate"]
-)
-def test_the_answers_of_a_preset_have_a_member_of_its_api(name: str) -> None:
-    route = next(route for preset in PRESETS for route in preset_routes(preset) if route.name == name)
-    (member, *_) = AnswerFormat(route).members
+PRESET_ROUTES = {route.name: route for preset in PRESETS for route in preset_routes(preset)}
+WITH_FORM = sorted(name for name, route in PRESET_ROUTES.items() if AnswerFormat(route).members)
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["short", "long"])
+@pytest.mark.parametrize("name", WITH_FORM)
+def test_the_answers_of_a_preset_have_a_member_of_its_api(name: str, size: int) -> None:
+    route = PRESET_ROUTES[name]
+    answer_format = AnswerFormat(route)
+    member = min(answer_format.members)
+    padding = {"padding": "y" * (6 * size)}
     for text, is_answer in (
-        ({member: [1]}, True),
-        ({member: [1], "error": None}, True),
-        ({member: None}, False),
-        ({"foo": 1}, False),
-        ([], False),
-        ([{member: 1}], name == "sglang-generate"),
-        (7, False),
+        ({member: [1], **padding}, True),
+        ({**padding, member: 0}, True),
+        ({member: [1] * size, "error": None}, True),
+        ({member: None, **padding}, False),
+        ({"foo": {member: 1}, **padding}, False),
+        ({"response": {member: 1}, **padding}, "response" in answer_format.members),
+        ([[], padding], False),
+        ([{member: 1}, padding], answer_format.is_list([b'{"%b": 1}' % member.encode()])),
+        ([{"foo": [{member: 1}]}, padding], False),
+        ("y" * size, answer_format.may_be_text),
     ):
         reader = parser(route, JSON)
         reader.needs_answer = reader.needs_json = True
-        read(json.dumps(text).encode(), 100, reader)
-        assert (reader.error is None) == is_answer, text
+        read(json.dumps(text).encode(), size, reader)
+        assert (reader.error is None) == is_answer, str(text)[:100]
     assert not AnswerFormat(msgspec.structs.replace(route, source="routes.yaml:1")).members
+
+
+SUBTITLES = b"1\n00:00:00,000 --> 00:00:01,000\nhello\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_answer"),
+    [
+        # vLLM, Jina and Cohere; SGLang and TEI
+        ("vllm-rerank", b'{"id": "r", "results": [{"index": 0, "relevance_score": 0.9}], "usage": {}}', True),
+        ("vllm-rerank-v1", b'[{"score": 0.9, "document": "d", "index": 0, "meta_info": {}}]', True),
+        ("vllm-rerank-v2", b'{"detail": "no"}', False),
+        ("vllm-score", b'{"object": "list", "data": [{"index": 0, "object": "score", "score": 1}]}', True),
+        ("vllm-score-v1", b'{"scores": [[0.1, 0.9]], "object": "scoring"}', True),
+        ("vllm-pooling", b'{"request_id": "p", "created_at": 1, "data": {"a": 1}}', True),
+        ("vllm-tokenize", b'{"count": 1, "max_model_len": 8, "tokens": [1], "token_strs": null}', True),
+        ("vllm-detokenize", b'{"prompt": "a"}', True),
+        ("vllm-detokenize", b'{"text": "a"}', True),
+        ("vllm-detokenize", b'{"content": "a"}', True),
+        ("tgi-tokenize", b'[{"id": 4, "text": "test", "start": 0, "stop": 2}]', True),
+        ("openai-audio-transcriptions", b'{"text": "hello", "usage": {"type": "duration", "seconds": 2}}', True),
+        ("openai-audio-transcriptions", b'{"task": "transcribe", "duration": 1, "segments": [], "text": ""}', True),
+        ("openai-audio-translations", b'"hello"', True),
+        ("openai-audio-translations", b'{"detail": "busy"}', False),
+        ("openai-audio-transcriptions", SUBTITLES, True),
+        ("openai-audio-transcriptions", b"WEBVTT\n\n00:00.000 --> 00:01.000\nhello\n", True),
+        ("openai-audio-transcriptions", SUBTITLES * 20_000, True),
+        ("openai-audio-transcriptions", b"42", True),
+        ("openai-audio-transcriptions", b"", True),
+        ("kserve-generate", b'{"model_name": "m", "model_version": "1", "text_output": "a"}', True),
+        ("kserve-generate", b'{"model_name": "m", "model_version": "1", "OUTPUT0": [1]}', True),
+        ("kserve-version-generate", b'{"detail": "no"}', False),
+        ("automatic1111-txt2img", b'{"images": ["aW1n"], "parameters": {}, "info": "{}"}', True),
+        ("automatic1111-img2img", b'{"images": ["' + b"a" * 3_000_000 + b'"], "info": "{}"}', True),
+        ("automatic1111-txt2img", b'{"detail": "' + b"a" * 3_000_000 + b'"}', False),
+        ("comfyui-prompt", b'{"prompt_id": "p", "number": 1, "node_errors": {}}', True),
+    ],
+)
+def test_the_answers_of_engines_have_the_form_of_their_api(name: str, text: bytes, *, is_answer: bool) -> None:
+    reader = parser(PRESET_ROUTES[name], JSON)
+    reader.needs_answer = True
+    read(text, 1000, reader)
+    assert (reader.error is None) == is_answer
+
+
+@pytest.mark.parametrize("member", ["model_name", "text_output"])
+@pytest.mark.parametrize("name", ["kserve-generate-stream", "kserve-version-generate-stream"])
+def test_streams_of_triton_have_events_of_its_api(name: str, member: str) -> None:
+    for text, is_answer in (
+        (stream({member: "a"}, {member: "b"}), True),
+        (stream({"foo": 1}), False),
+        (stream({"error": "no slots"}), False),
+        (stream({member: "a"}, {"error": "no slots"}), False),
+    ):
+        reader = parser(PRESET_ROUTES[name])
+        reader.needs_event = True
+        read(text, 1000, reader)
+        assert (reader.error is None) == is_answer
 
 
 @pytest.mark.parametrize("text", [b'{"choices": []}', b"ok", b'{"choices": [' + b"1," * 400_000 + b"1]}"])
