@@ -54,6 +54,7 @@ from tests.support.identities import FLEET, agent_id, authority, trust, write_id
 from tests.support.paths import ROOT
 from tests.support.picker_streams import CHAT, body, head, parts_of
 from tests.support.planet import MODEL, plan
+from tests.support.relay import Relay
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
@@ -337,6 +338,41 @@ async def test_a_picker_that_is_frozen_counts_as_absent(host: str, status: int, 
         assert (await client.head())[0] == status
         client.close()
         assert bool(gpu.requests) == (status == 200)
+
+
+@pytest.mark.parametrize(("host", "is_whole"), [("eu.api.example.com", True), ("api.example.com", False)])
+async def test_the_death_of_a_picker_cuts_responses_but_those_of_a_jurisdiction(
+    host: str, is_whole: bool, tmp_path: Path
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def streams_on(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(EVENTS[0]))
+        await writer.drain()
+        await goes_on.wait()
+        writer.write(chunk(EVENTS[2]) + chunk(b""))
+
+    async with (
+        engine(streams_on) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        Relay(picker.port) as relay,
+        running_envoy(tmp_path, Address(LOOPBACK, relay.port), [gpu.address]) as front,
+    ):
+        client = await RawClient.connect(front)
+        client.send(post(BODY).replace(b"Host: test", b"Host: " + host.encode()))
+        assert (await client.head())[0] == 200
+        assert await client.chunk() == EVENTS[0]
+        relay.cut()
+        await until(lambda: agent.held() == 0)
+        goes_on.set()
+        if is_whole:
+            assert await read_stream(client) == EVENTS[2]
+        else:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_stream(client)
+        client.close()
+        assert agent.counted() == {"client_left": 1.0}
 
 
 async def test_bodies_in_one_message_work_too(tmp_path: Path) -> None:
