@@ -24,7 +24,7 @@ from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.ledger.ledger_record import RecordKind
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
-from penstock.policy.kinds.models import Model, ModelVersions, Version
+from penstock.policy.kinds.models import Model, ModelVersions, Queueing, Version
 from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from regional_agent.telemetry.usage_meter import OTHER_TENANTS
@@ -278,6 +278,36 @@ async def test_a_copy_without_a_slot_uses_no_burst_endpoint(tmp_path: Path) -> N
         assert await client == "v1"
         assert burst.connections == 0
         assert fleet.counts("v2").requests.ended == 0, "no evidence"
+
+
+async def test_a_copy_ends_for_a_request_that_needs_its_slot_where_batch_work_does(tmp_path: Path) -> None:
+    release, sent = asyncio.Event(), Counter[str]()
+
+    async def holds_later_ones(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        sent[json.loads(received.body)["model"]] += 1
+        if sent.total() > 1:
+            await release.wait()
+        await serves(e, received, writer)
+
+    async with (
+        engine(holds_later_ones) as gpu,
+        running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=2, queue=0) as agent,
+    ):
+        fleet = Fleet(agent, msgspec.structs.replace(SHADOW, shadow=ShadowRequests(100.0, max_use_percent=95.0)))
+        preempted = {name: Model(name, queueing=Queueing(preempt_batch=True)) for name in ("v1", "v2")}
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, models=preempted)
+        await fleet.tick()
+        assert await fleet.ask(0) == "v1"
+        await until(lambda: sent == {"v1": 1, "v2": 1})
+        clients = [asyncio.create_task(fleet.ask(1))]
+        await until(lambda: sent["v1"] == 2)
+        clients.append(asyncio.create_task(fleet.ask(2)))
+        await until(lambda: sent["v1"] == 3)
+        copies: Any = agent.service.copies
+        await until(lambda: not copies._running["v2"])
+        release.set()
+        assert await asyncio.gather(*clients) == ["v1", "v1"]
+        assert (sent["v2"], fleet.counts("v2").requests.ended) == (1, 0), "no evidence"
 
 
 class Scorer(SmallHttp):
