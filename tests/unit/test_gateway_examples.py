@@ -10,6 +10,7 @@ from kubernetes_validate import validate
 from tests.support.paths import ROOT
 
 FILE = ROOT / "deploy" / "gateways" / "inference-pool.yaml"
+ISTIO_FILE = FILE.with_name("istio.yaml")
 BUILT_IN = ("Service", "NetworkPolicy")
 
 
@@ -41,3 +42,11 @@ def test_the_built_in_objects_are_valid() -> None:
     for (kind, _), document in documents().items():
         if kind in BUILT_IN:
             validate(document, "1.32", strict=True)
+
+
+def test_the_rule_for_istio_names_the_service_that_the_pool_reaches() -> None:
+    objects = documents()
+    rule = yaml.safe_load(ISTIO_FILE.read_text())
+    assert rule["spec"]["host"] == objects["Service", "engines"]["spec"]["externalName"]
+    parent = objects["HTTPRoute", "engines"]["spec"]["parentRefs"][0]
+    assert rule["metadata"]["namespace"] == parent["namespace"]
