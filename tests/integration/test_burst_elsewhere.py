@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +143,21 @@ async def test_a_burst_endpoint_of_another_region_without_room_queues_nothing_th
         client.close()
 
 
+def give_key(agent: Agent, tenant: str, key: str) -> None:
+    """Give a tenant of the policy an API key."""
+    policy = agent.config.policy
+    given = replace(policy.tenants[tenant], key_digests=frozenset({sha256(key.encode()).hexdigest()}))
+    agent.config.policy = replace(policy, tenants={**policy.tenants, tenant: given})
+
+
 async def test_residency_holds_for_burst_endpoints_of_other_regions(tmp_path: Path) -> None:
     async with ServerlessEndpoint() as burst, two_full_regions(tmp_path, [burst], "us-east") as (origin, _, _):
-        policy = origin.config.policy
         limit_queue(origin, max_wait_s=0.2)
         origin.location = Location("DE")
-        origin.config.policy = replace(origin.config.policy, anonymous_tenant="personal")
-        assert (await ask(origin)).status == 429
+        # By a key, since another anonymous tenant would end the request that occupies the slot.
+        give_key(origin, "personal", "personal-key")
+        assert (await ask(origin, "authorization: Bearer personal-key")).status == 429
         assert (burst.connections, origin.peers.burst_room) == (0, {"us-east": 4})
-        origin.config.policy = policy
         assert (await ask(origin)).status == 200
         assert len(burst.targets) == 1
 
