@@ -109,5 +109,5 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
 
 
 def unpaid(record: LedgerRecord) -> LedgerRecord:
-    """The record of a finished run whose result nobody receives: overhead of the fleet."""
+    """The record of a finished run whose result is not delivered: overhead of the fleet."""
     return replace(record, outcome=Outcome.SHUTDOWN.value, price=0.0, is_overhead=True)

@@ -17,7 +17,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
-from regional_agent.jobs.settlement import Settlement
+from regional_agent.jobs.record_settlement import Settlement
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
