@@ -17,7 +17,7 @@ from penstock.jobs.job_records import BatchCounts, BatchEnd, Claim, Segment
 from penstock.jobs.store_paths import JobPaths
 from penstock.ledger.ledger_record import RecordKind
 from penstock.ledger.spool_format import JobResult
-from regional_agent.jobs import settlement
+from regional_agent.jobs import record_settlement
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -87,7 +87,7 @@ async def test_what_a_late_agent_has_written_is_charged_if_the_next_claim_has_re
 ) -> None:
     monkeypatch.setattr(batch_run, "FLUSH_S", 0.02)
     monkeypatch.setattr(batch_run, "RENEW_S", 600.0)
-    monkeypatch.setattr(settlement, "LOOK_S", 0.05)
+    monkeypatch.setattr(record_settlement, "LOOK_S", 0.05)
     release = asyncio.Event()
 
     async def all_but_one(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
