@@ -190,7 +190,7 @@ class CacheUse:
 
     def _is_known(self, found: CachedResult) -> bool:
         """Whether the client has the body."""
-        return matches_tag(self._context.request.header(IF_NONE_MATCH), found.tag)
+        return matches_tag(b",".join(self._context.request.every(IF_NONE_MATCH)) or None, found.tag)
 
     def _acceptable(self, found: CachedResult | None) -> CachedResult | None:
         limit_s = float(self._cache.max_age_s)
@@ -317,6 +317,6 @@ class CacheUse:
         lines = [*lines, b"cache-status: penstock; fwd=miss\r\n", b"etag: %b\r\n" % tag]
         if context.model != context.asked_for and _SUBSTITUTED not in response.headers:
             lines.append(b"%b: %b\r\n" % (_SUBSTITUTED, context.model.encode()))
-        if matches_tag(context.request.header(IF_NONE_MATCH), tag):
+        if matches_tag(b",".join(context.request.every(IF_NONE_MATCH)) or None, tag):
             return NOT_MODIFIED, [line for line in lines if not line.startswith(b"content-type:")], b""
         return 200, lines, response.body

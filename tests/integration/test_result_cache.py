@@ -162,6 +162,7 @@ async def test_a_client_chooses_with_cache_control_and_entity_tags(tmp_path: Pat
             found = await kept.ask(f"If-None-Match: {names}")
             assert (found.status, found.body, found.headers["etag"]) == (304, b"", tag)
             assert not {"content-type", "content-length"} & found.headers.keys()
+        assert (await kept.ask(f"If-None-Match: {tag}", 'If-None-Match: "x"')).status == 304
         assert (await kept.ask('If-None-Match: "other"')).status == 200
         assert kept.runs == 8
         await kept.ask("Cache-Control: no-store", "Cache-Control: max-age=60")
