@@ -112,6 +112,12 @@ def error_in(fields: Fields) -> AnswerError | None:
     return None
 
 
+def is_failed_object(fields: Fields) -> bool:
+    """Whether an answer or event is about an object of the Responses API that failed, and no error of the request."""
+    kind = fields.get("type")
+    return ("id" in fields and "status" in fields) or (kind is not None and bytes(kind) == _FAILED_TYPE)
+
+
 def _is_stated(raw: Raw, beside: Fields) -> bool:
     """Whether a member `error` is one: a text, an object with content, or `true` beside a message or cause.
 

@@ -145,6 +145,10 @@ class AnswerFormat:
         self.request_flag = parse_pointer(usage.request) if usage.request else ()
         """Path of the flag by which a request asks for the usage of a stream; empty if there is none."""
         pointers = [*usage.objects, *_ERRORS]
+        self.is_stored = route is not None and route.object_id != "" and not route.creates_objects
+        """Whether an answer may be an object of an earlier request, whose failure was that request's."""
+        if self.is_stored:
+            pointers.append("/id")
         self.id_paths: tuple[tuple[str, ...], ...] = ()
         """Paths of the identifier of the object that an answer creates; empty if it creates none."""
         if route is not None and route.creates_objects:

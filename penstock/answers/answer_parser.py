@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.answers.answer_errors import NO_ANSWER, NO_EVENT, NOT_JSON, AnswerError, error_in, named_error
+from penstock.answers.answer_errors import (
+    NO_ANSWER,
+    NO_EVENT,
+    NOT_JSON,
+    AnswerError,
+    error_in,
+    is_failed_object,
+    named_error,
+)
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.answer_usage import MAX_ANSWERS, AnswerUsage
 from penstock.answers.content_decoder import ContentDecoder
@@ -375,7 +383,7 @@ class AnswerParser:
         self.error = self.error or error
 
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
-        error = error_in(fields)
+        error = None if self._format.is_stored and is_failed_object(fields) else error_in(fields)
         self.error = self.error or error
         reports, indexed = self._usage.read(fields), self._usage.indexed
         if indexed is not None:

@@ -1369,6 +1369,28 @@ async def test_errors_of_routes_that_create_objects(tmp_path: Path, named: bool)
         assert agent.held() == 0
 
 
+async def test_who_reads_a_response_that_failed_charges_no_endpoint(tmp_path: Path) -> None:
+    created = {"id": "resp_0123456789abcdef", "object": "response", "status": "queued", "error": None, "output": []}
+    failed = {**created, "status": "failed", "error": {"code": "server_error", "message": "m"}}
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        body = body_of(created if received.head.startswith(b"POST /v1/responses ") else failed)
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        request = body_of({"model": MODEL, "input": "hello", "background": True})
+        assert (await ask(agent, body=request, path="/v1/responses")).status == 200
+        for method, path in (("GET", ""), ("GET", ""), ("POST", "/cancel")):
+            client = await RawClient.connect(agent.traffic)
+            line = f"{method} /v1/responses/{created['id']}{path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+            client.send(line.encode())
+            assert (await client.answer()).body == body_of(failed)
+            client.close()
+        assert agent.counted() == {"ok": 4}
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.ejection.failures == 0
+
+
 async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp_path: Path) -> None:
     text = json.dumps(ERROR).encode()
     async with (

@@ -480,6 +480,21 @@ def test_a_response_that_failed_is_an_error_whatever_it_states(response: dict[st
         assert (reader.error is not None, reader.ended) == (True, True)
 
 
+@pytest.mark.parametrize("padding", ["", "y" * MAX_HELD_BYTES], ids=["short", "long"])
+@pytest.mark.parametrize("name", ["openai-responses", "openai-response", "openai-response-cancel"])
+def test_the_failure_of_a_stored_response_is_that_of_its_request_alone(name: str, padding: str) -> None:
+    stored = {"id": "r", "status": "failed", "error": {"message": "m"}, "output": [], "text": padding}
+    for kind, data, is_error in (
+        (JSON, json.dumps(stored).encode(), name == "openai-responses"),
+        (EVENTS, event({"type": "response.failed", "response": stored}), name == "openai-responses"),
+        (JSON, json.dumps({"error": {"message": "m"}, "text": padding}).encode(), True),
+        (EVENTS, event({"type": "error", "message": "m"}), True),
+    ):
+        reader = parser(PRESET_ROUTES[name], kind)
+        read(data, 100_000, reader)
+        assert (reader.error is not None) == is_error
+
+
 @pytest.mark.parametrize("data", [b'event: ping\ndata: {"type": "ping"}\n\n', DONE])
 def test_pings_and_an_end_are_no_answer(data: bytes) -> None:
     reader = parser(MESSAGES)
