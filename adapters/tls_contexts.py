@@ -1,17 +1,19 @@
 """TLS contexts for listeners and for upstream connections, from files that are reloaded when they change.
 
 A new certificate is used from the next handshake on; open connections keep the old one. If the new files are unusable,
-the last good ones stay in force, and the problem is logged once.
+the last good ones stay in force, and the problem is logged once. So they do if the new certificate has expired, or is
+not valid yet: it is used once it is.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from adapters.files.tls_files import load_authorities, load_pair, load_system_authorities
+from adapters.files.tls_files import load_authorities, load_pair, load_system_authorities, require_valid
 from adapters.files.watched_files import WatchedFiles
 
 ALPN_PROTOCOLS = ["http/1.1"]
@@ -42,7 +44,7 @@ class ServerTls:
         """
         verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_OPTIONAL
         make = partial(_server_context, certificate, key, client_ca, verify_mode, alpn)
-        self.files = WatchedFiles((certificate, key, client_ca), make)
+        self.files = _watched((certificate, key, client_ca), make, certificate)
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next handshake.
@@ -89,11 +91,28 @@ class ClientTls:
             context.check_hostname = check_hostname
             return context
 
-        self.files = WatchedFiles((ca, certificate, key, further_ca), make)
+        self.files = _watched((ca, certificate, key, further_ca), make, certificate)
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next connection."""
         return self.files.content
+
+
+def _watched(
+    files: Sequence[Path | None], make: Callable[[], ssl.SSLContext], certificate: Path | None
+) -> WatchedFiles[ssl.SSLContext]:
+    """Load files, and load them again when they change; the first certificate may have expired, later ones may not."""
+    is_renewal = False
+
+    def load() -> ssl.SSLContext:
+        context = make()
+        if is_renewal and certificate is not None:
+            require_valid(certificate, time.time())
+        return context
+
+    watched = WatchedFiles(files, load)
+    is_renewal = True
+    return watched
 
 
 def _server_context(

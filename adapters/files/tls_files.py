@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from adapters.files.plain_file import UnusableFile, open_plain_file
+from cryptography import x509
+
+from adapters.files.plain_file import UnusableFile, open_plain_file, read_plain_file
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """Maximum size (bytes) of a PEM file; the authorities of a system have about 0.3 MB."""
@@ -31,6 +34,24 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
                 f"{certificate}: no PEM certificate to which the unencrypted key in {key} belongs ({error}); "
                 "replace both files"
             ) from None
+
+
+def require_valid(certificate: Path, now: float) -> None:
+    """Check that a certificate is valid at `now` (Unix time, s).
+
+    Raises:
+        BadTlsFiles: it has expired, or is not valid yet.
+    """
+    try:
+        leaf = x509.load_pem_x509_certificates(read_plain_file(certificate, MAX_FILE_BYTES).content)[0]
+    except (OSError, ValueError):
+        return  # OpenSSL has read it.
+    start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    if not start <= datetime.fromtimestamp(now, UTC) <= end:
+        valid = f"is valid from {start.isoformat()} to {end.isoformat()} only"
+        raise BadTlsFiles(
+            f"{certificate}: {valid}; replace it with a certificate that is valid now, and check the clock"
+        )
 
 
 def load_authorities(context: ssl.SSLContext, ca: Path) -> None:
