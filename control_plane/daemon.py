@@ -23,7 +23,7 @@ from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.lease import Registration
 from adapters.store.members import Member
-from control_plane.api.app import create_app
+from control_plane.api.app import OtherProcesses, create_app
 from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
@@ -348,10 +348,10 @@ class ControlPlane:
                 ui_routes.session_routes(browsers, self._revocations),
             ),
             access=access,
-            peers=ControlPlanePeers(self.elector, self._link, self._callers),
-            clocks=self._clocks,
+            others=OtherProcesses(
+                ControlPlanePeers(self.elector, self._link, self._callers), self._clocks, self._intake
+            ),
             cookies=Middleware(SessionCookies, sessions=browsers, is_revoked=self._revocations.is_revoked),
-            intake=self._intake,
         )
 
     @property

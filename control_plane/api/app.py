@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -25,6 +26,17 @@ from control_plane.leadership.clock_check import ClockCheck
 from control_plane.planning.report_intake import ReportIntake
 
 
+class OtherProcesses(NamedTuple):
+    """What the API knows of the other processes of the fleet."""
+
+    control_planes: ControlPlanePeers
+    """The other control planes, which forward requests."""
+    clocks: ClockCheck
+    """Compares the clock with those of other processes."""
+    intake: ReportIntake
+    """Verifies the reports of agents."""
+
+
 class UnguardedRoute(Exception):
     """A route outside the open routers that requires no caller, or reads the body first: a defect, found at startup."""
 
@@ -34,10 +46,8 @@ def create_app(
     open_routers: Sequence[APIRouter],
     guarded_routers: Sequence[APIRouter],
     access: Access,
-    peers: ControlPlanePeers,
-    clocks: ClockCheck,
+    others: OtherProcesses,
     cookies: Middleware,
-    intake: ReportIntake,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
 
@@ -45,10 +55,8 @@ def create_app(
         open_routers: routes that require no caller.
         guarded_routers: all other routes.
         access: authenticates callers.
-        peers: the other control planes, which forward requests.
-        clocks: compares the clock with those of other processes.
+        others: the other processes of the fleet.
         cookies: `SessionCookies`, with the sessions of browsers.
-        intake: verifies the reports of agents.
 
     Raises:
         UnguardedRoute: a route of `guarded_routers` requires no caller, or FastAPI reads its body.
@@ -75,11 +83,11 @@ def create_app(
     install_method_errors(app)
     rules = RouteRules(routes)
     # The middleware added last receives a request first.
-    app.add_middleware(ClockAgreement, clocks=clocks, rules=rules)
-    app.add_middleware(LeaderForwarding, peers=peers, rules=rules)
+    app.add_middleware(ClockAgreement, clocks=others.clocks, rules=rules)
+    app.add_middleware(LeaderForwarding, peers=others.control_planes, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)
-    app.add_middleware(SenderStanding, access=access, callers=peers.callers, intake=intake)
+    app.add_middleware(SenderStanding, access=access, callers=others.control_planes.callers, intake=others.intake)
     app.add_middleware(cookies.cls, *cookies.args, **cookies.kwargs)
     return app
 

@@ -15,7 +15,7 @@ from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, Evaluation, Totals
-from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.evaluation import Moment, evaluate_demand
 from penstock.what_if.growth import Growth, grown
 from penstock.what_if.moved_demand import Move, moves
 
@@ -69,4 +69,4 @@ def compare(
 def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:
     # The final state is evaluated, so an override that has ended has no failback ramp.
     interventions = NO_INTERVENTIONS if now is None else Interventions(side.in_force(now), 0.0, now)
-    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions, now, side.plans)
+    return evaluate_demand(side.policy, demand, fleet, side.lost, Moment(interventions, now, side.plans))

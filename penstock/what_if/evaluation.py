@@ -39,6 +39,20 @@ FINAL_S = 1e9
 """Time (s) since the shares that a freeze keeps: what else applies to these has had its effect."""
 
 
+class Moment(NamedTuple):
+    """What is in force when a demand is evaluated, besides its policy."""
+
+    interventions: Interventions = NO_INTERVENTIONS
+    """The overrides and maintenance windows."""
+    now: float | None = None
+    """Unix time (s), of the prices; None uses each `cost_per_gpu_hour`."""
+    plans: Sequence[RegionPlan] = ()
+    """The plan, whose shares a freeze keeps."""
+
+
+ANY_MOMENT = Moment()
+
+
 class _Fleet(NamedTuple):
     """The state of the fleet that a plan is computed for."""
 
@@ -54,9 +68,7 @@ def evaluate_demand(
     demand: Sequence[DemandGroup],
     fleet: Sequence[Capacity],
     lost: frozenset[str] = frozenset(),
-    interventions: Interventions = NO_INTERVENTIONS,
-    now: float | None = None,
-    plans: Sequence[RegionPlan] = (),
+    moment: Moment = ANY_MOMENT,
 ) -> Evaluation:
     """Evaluate each group of a demand, and the demand as a whole.
 
@@ -65,10 +77,9 @@ def evaluate_demand(
         demand: the groups to evaluate, with rates in requests per second.
         fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
-        interventions: the overrides and maintenance windows in force.
-        now: Unix time (s), of the prices; None uses each `cost_per_gpu_hour`.
-        plans: the plan in force, whose shares a freeze keeps.
+        moment: what is in force besides the policy.
     """
+    interventions, now, plans = moment
     if now is None:
         now, policy = 0.0, _without_price_hours(policy)
     resolver = EntryResolver(policy, fleet, lost, frozenset(interventions.drained))
