@@ -19,6 +19,7 @@ from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.limits import Limits
 from regional_agent.http.protocol.request_parser import PARSED_BYTES
 from regional_agent.telemetry.access_log import AccessLog
@@ -471,6 +472,24 @@ async def test_the_origin_continues_a_stream_broken_in_the_serving_region(tmp_pa
         assert (origin.continued(), server.continued()) == ({"resumed": 1}, {})
         await until(lambda: server.counted() == {"engine_cut": 1, "ok": 1})
         assert origin.counted() == {"ok": 1}
+
+
+async def test_a_stream_whose_key_is_revoked_in_the_serving_region_has_one_end(tmp_path: Path) -> None:
+    async with two_regions(tmp_path, answers, streams_chat(1, 7, hangs), streams_chat(2)) as (origin, server):
+        client = await RawClient.connect(origin.traffic)
+        client.send(post(json.dumps(CHAT).encode()))
+        await client.head()
+        body = await client.chunk()
+        (exchange,) = server.proxy.active
+        exchange.end(Refusal(Reason.INVALID_API_KEY, "the key is revoked"))
+        while part := await client.chunk():
+            body += part
+        assert b'"code":"invalid_api_key"' in body
+        client.send(post(json.dumps(CHAT).encode()))
+        assert (await client.head())[0] == 200, "nothing precedes the next response"
+        while await client.chunk():
+            pass
+        client.close()
 
 
 async def is_gone(origin: Agent, server: Agent) -> None:

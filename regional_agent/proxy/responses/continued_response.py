@@ -180,7 +180,7 @@ class ContinuedResponse:
         Returns the failure for the client if neither is possible.
         """
         context, stream, relayed = self._context, self._stream, self._relayed
-        if not self._may_move:
+        if not self._may_move or relayed.has_ended:
             return failure
         self._failure = failure
         if stream.done:

@@ -97,7 +97,7 @@ class RelayedResponse:
         """Whether the response creates an object whose identifier, or the identifiers of whose items, may arrive."""
         self._has_id = False
         """Whether the identifier of the object has arrived."""
-        self._ended = False
+        self.has_ended = False
         """Whether the end of the response has been written."""
         self.is_measured = True
         """Whether the duration of a complete response is the service time of its last attempt."""
@@ -225,7 +225,7 @@ class RelayedResponse:
     def write_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
         """Write the end of the response; returns the failure that a peer reports in a trailer."""
         self.writer.end()
-        self._ended, self.keep_alive = True, self.writer.keep_alive
+        self.has_ended, self.keep_alive = True, self.writer.keep_alive
         trailer = upstream.error_trailer if upstream is not None and self.attempt.from_peer else b""
         return Refusal(REASONS.get(trailer, _ENGINE_FAILED), "") if trailer else None
 
@@ -273,7 +273,7 @@ class RelayedResponse:
     def move(self, failure: Refusal, now: float) -> Refusal | bool:
         """Return the failure for the client; False if the stream has had its end, which ends the response."""
         parser = None if self._intake is None else self._intake.parser
-        if self._ended or parser is None or not parser.ended or self.writer.has_length:
+        if self.has_ended or parser is None or not parser.ended or self.writer.has_length:
             return failure
         if parser.error is not None or parser.is_cut:
             return failure
@@ -290,7 +290,7 @@ class RelayedResponse:
 
         A response of a peer may be complete, and contain the error, although it failed.
         """
-        if self._ended:
+        if self.has_ended:
             self.writer.cut()
             return True
         context = self._context
@@ -329,13 +329,13 @@ class RelayedResponse:
         intake, complete = self._intake, account.outcome is _OK
         self.count_in(account)
         if intake is not None and 200 <= account.status < 300:
-            if not self._ended:
+            if not self.has_ended:
                 intake.parser.finish(complete=complete)
             intake.settle(account, self._context.estimate, complete=complete)
 
     def count_in(self, account: Account) -> None:
         """Set what the client received."""
         writer = self.writer
-        if not self._ended:
+        if not self.has_ended:
             writer.count_relayed()
         account.status, account.first_byte_at, account.sent_bytes = writer.status, self.first_byte_at, writer.sent_bytes
