@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
+from penstock.ledger.spool_format import JobResult
 from tests.integration.test_ledger_records import ledger_in, records_in
 
 
@@ -16,16 +17,23 @@ def record(request_id: str) -> bytes:
     return msgspec.msgpack.encode(found)
 
 
-def test_runs_without_a_result_in_the_store_are_overhead(tmp_path: Path) -> None:
+def result(segment: int) -> JobResult:
+    return JobResult("eu-de", "a", "job", 1, segment)
+
+
+async def test_runs_without_a_result_in_the_store_are_overhead(tmp_path: Path) -> None:
     ledger = ledger_in(tmp_path)
     job, other = ledger.hold(), ledger.hold()
     for request_id in ("written", "written", "lost"):
         job.hold(request_id, record(request_id))
     other.hold("other", record("other"))
-    job.release(["written", "unknown"])
+    await job.save(result(1), ["written", "unknown"])
+    await job.save(result(2), ["unknown"])
+    job.release(2)
     job.abandon()
     job.hold("late", record("late"))
-    other.release_all()
+    await other.save(result(0))
+    other.release(0)
     ledger.close()
     paid = [(each.request_id, each.outcome, each.price, each.is_overhead) for each in records_in(tmp_path)]
     assert paid == [
