@@ -21,7 +21,7 @@ from penstock.answers.answer_errors import (
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.answer_usage import MAX_ANSWERS, AnswerUsage
 from penstock.answers.content_decoder import ContentDecoder
-from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, data_in, event_fields
+from penstock.answers.event_splitter import KEEP_ALIVES, EventSplitter, data_in, event_fields
 from penstock.answers.first_events import OUTPUT, UNKNOWN, kind_of_first
 from penstock.answers.held_text import (
     MAX_UNDECIDED_BYTES,
@@ -39,22 +39,16 @@ from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, is_empty, members_of
 from penstock.answers.values import (
     CUT_REASONS,
+    AnswerIds,
     cut_reason_in,
     finish_reason_in,
-    first_text,
     has_output,
-    item_ids_in,
     list_of,
 )
 
 JSON: Final = 0
 EVENTS: Final = 1
 LINES: Final = 2
-
-MAX_ID_RECORDS: Final = 16
-"""Maximum number of records of a stream that are parsed to find the identifier of its object."""
-
-MAX_ID_CHARS: Final = 256
 
 _DONE: Final = b"[DONE]"
 _ERROR_NAME: Final = b"error"
@@ -63,7 +57,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
 _NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
-"""In place of what an answer does not need: splitter and records if it is no stream, text if it is one."""
+_NO_IDS: Final = AnswerIds((), has_items=False)
+"""In place of what an answer does not need: splitter and records if it is no stream, text if it is one, identifiers."""
 
 
 class AnswerParser:
@@ -89,12 +84,10 @@ class AnswerParser:
         self._held = HeldText() if kind == JSON else _NO_TEXT
         self._reducer: JsonReducer | None = None
         """Set while a record or an answer is read that is too long to be held."""
-        self._long_end = b""
-        """The end of that record so far, since what ends a record may be split over two reads."""
         self._usage = AnswerUsage(answer_format, kind != JSON)
         self._last = b""
         """The last part of a stream that was counted and not parsed."""
-        self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
+        self.ids = AnswerIds(paths, has_items=answer_format.has_items) if (paths := answer_format.id_paths) else _NO_IDS
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
         """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none. Of a JSON text: whether
@@ -108,10 +101,6 @@ class AnswerParser:
         self.error: AnswerError | None = None
         """The first error that the answer reports."""
         self.finish_reason = ""
-        self.object_id = ""
-        """Identifier of the object that the answer creates; empty until it has arrived."""
-        self.item_ids: tuple[str, ...] = ()
-        """Identifiers of the items of an answer that creates an object."""
         self.needs_event = False
         """Whether a stream that ends without an event is an error; set by the caller."""
         self.needs_end = False
@@ -276,7 +265,7 @@ class AnswerParser:
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
-        return self._may_be_plain and not self._splitter.rest and not self._id_records and self._reducer is None
+        return self._may_be_plain and not self._splitter.rest and not self.ids.records_left and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -307,10 +296,9 @@ class AnswerParser:
             return False
         first, self.begun = not self.begun, True
         if first or self.is_beginning or not self._has_answer:
-            is_known = not self._format.members
             kind = kind_of_first(data, self._format.members)
             self.is_beginning = kind != OUTPUT and (first or self.is_beginning)
-            self._has_answer = self._has_answer or is_known or kind != UNKNOWN
+            self._has_answer = self._has_answer or kind != UNKNOWN or not self._format.members
             self._may_be_plain = self._has_answer and self.choices == 1
         if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
@@ -319,13 +307,13 @@ class AnswerParser:
         if name == _ERROR_NAME:
             self.error = self.error or named_error(data)
             return False
-        if not (self._id_records or self._must_parse(data)):
+        if not (self.ids.records_left or self._must_parse(data)):
             adds = not self._format.delta_mark or data.find(self._format.delta_mark) >= 0
             self.delivered += adds and not self.is_beginning
             self._last = event
             return False
-        if self._id_records:
-            self._id_records -= 1
+        if self.ids.records_left:
+            self.ids.records_left -= 1
         return self._read_record(data, counts=True)
 
     def _must_parse(self, data: bytes) -> bool:
@@ -392,12 +380,7 @@ class AnswerParser:
             self.finish_reason = finish
         if is_end(fields):
             self.ended, self._may_be_plain = True, False
-        if self._format.id_paths and not self.object_id:
-            self.object_id = first_text(fields, self._format.id_paths, MAX_ID_CHARS)
-            if self.object_id:
-                self._id_records = 0
-        if self._format.has_items and not self.item_ids:
-            self.item_ids = item_ids_in(fields)
+        self.ids.read(fields)
         choices = fields.get("choices")
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
         self.delivered += counts and has_output(fields)
@@ -448,20 +431,18 @@ class AnswerParser:
 
     def _begin_reducing(self) -> bytes:
         """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""
-        rest = self._splitter.take_rest()
+        rest, self._last = self._splitter.take_long(), b""
         self.begun = self._has_answer = True
         self._may_be_plain = self.choices == 1
         self._reducer = JsonReducer(self._format.wanted)
         self._reducer.feed(data_in(rest) if self._kind == EVENTS else rest)
-        self._long_end, self._last = rest[-MAX_BOUNDARY_BYTES:], b""
         return rest
 
     def _feed_reducer(self, part: bytes) -> tuple[bytes, bytes]:
         """Feed a long record; returns its part, and the part after its end."""
         assert self._reducer is not None
-        end = self._splitter.end_in(self._long_end, part)
+        end = self._splitter.end_in(part)
         if end < 0:
-            self._long_end = (self._long_end + part)[-MAX_BOUNDARY_BYTES:]
             self._reducer.feed(part)
             return part, b""
         self._reducer.feed(part[:end])

@@ -35,6 +35,8 @@ class EventSplitter:
         self._end = _LINE_END if lines else _EVENT_END
         self.rest = b""
         """The incomplete event at the end of the received stream; empty without one."""
+        self._taken_end = b""
+        """The end of a record that was taken, so far: what ends a record may be split over two reads."""
 
     @property
     def overflows(self) -> bool:
@@ -57,16 +59,19 @@ class EventSplitter:
         self.rest = data[start:]
         return events
 
-    def end_in(self, before: bytes, part: bytes) -> int:
-        """Return the offset in `part` of the end of the record in which it begins; -1 if the record goes on.
+    def take_long(self) -> bytes:
+        """Return the incomplete record, and discard it; `end_in` finds its end."""
+        rest = self.take_rest()
+        self._taken_end = rest[-MAX_BOUNDARY_BYTES + 1 :]
+        return rest
 
-        Args:
-            before: the last bytes of the record before `part`, at most MAX_BOUNDARY_BYTES: half an end may be there.
-        """
-        before = before[-MAX_BOUNDARY_BYTES + 1 :]
+    def end_in(self, part: bytes) -> int:
+        """Return the offset in `part` of the end of the record that `take_long` has begun; -1 if the record goes on."""
+        before = self._taken_end
         for found in self._boundary.finditer(before + part):
             if found.end() > len(before):
                 return found.end() - len(before)
+        self._taken_end = (before + part)[-MAX_BOUNDARY_BYTES + 1 :]
         return -1
 
     def take_rest(self) -> bytes:

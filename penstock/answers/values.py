@@ -1,4 +1,4 @@
-"""Values at the places where the formats of answers have the finish reason and the generated output.
+"""Values at the places where the formats of answers have the finish reason, the generated output, and identifiers.
 
 Sources: as in `answer_errors`.
 """
@@ -18,6 +18,11 @@ MAX_ITEMS: Final = 32
 """Maximum number of items of an answer whose identifiers are read."""
 
 MIN_ITEM_ID_CHARS: Final = 16
+
+MAX_ID_RECORDS: Final = 16
+"""Maximum number of records of a stream that are parsed to find the identifier of its object."""
+
+MAX_ID_CHARS: Final = 256
 
 MAX_CHOICES: Final = 128
 """Maximum number of answers to one request of which the finish reasons are read."""
@@ -165,3 +170,26 @@ def _text_at(fields: Fields, name: str) -> str:
         # SGLang's native API: {"type": "stop", "matched": ...}
         raw = inner.get("type")
     return text_of(raw, MAX_TEXT_BYTES) if raw is not None else ""
+
+
+class AnswerIds:
+    """The identifiers of the object that an answer creates, and of its items, that have arrived."""
+
+    def __init__(self, paths: tuple[tuple[str, ...], ...], *, has_items: bool) -> None:
+        """Read the identifier of the object at the first of `paths` that has one; with `has_items`, those of items."""
+        self._paths = paths
+        self._has_items = has_items
+        self.records_left = MAX_ID_RECORDS if paths else 0
+        """Number of further records of a stream that are parsed to find the identifier of its object."""
+        self.object_id = ""
+        """Empty until it has arrived."""
+        self.item_ids: tuple[str, ...] = ()
+
+    def read(self, fields: Fields) -> None:
+        """Read the identifiers that a record has."""
+        if self._paths and not self.object_id:
+            self.object_id = first_text(fields, self._paths, MAX_ID_CHARS)
+            if self.object_id:
+                self.records_left = 0
+        if self._has_items and not self.item_ids:
+            self.item_ids = item_ids_in(fields)

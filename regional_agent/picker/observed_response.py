@@ -133,12 +133,12 @@ class ObservedResponse:
         if parser is None or attempt is None or not self._wants_ids:
             return
         objects = self._proxy.router.requests.objects
-        if parser.object_id and not self._has_id:
+        if parser.ids.object_id and not self._has_id:
             self._has_id = True
-            keep_created_object(self._context, attempt, parser.object_id, objects, now)
-        if parser.item_ids:
+            keep_created_object(self._context, attempt, parser.ids.object_id, objects, now)
+        if parser.ids.item_ids:
             self._wants_ids = False
-            keep_items(self._context, attempt, parser.item_ids, objects, now)
+            keep_items(self._context, attempt, parser.ids.item_ids, objects, now)
 
     def outcome(self) -> Outcome:
         """The outcome of a whole response; charges the endpoint for an error in it."""

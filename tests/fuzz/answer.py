@@ -63,7 +63,7 @@ def _facts(
         assert 0 <= usage.prompt_tokens <= 3 * 64 * MAX_REPORTED_TOKENS
         assert 0 <= usage.answer_tokens <= 3 * 64 * MAX_REPORTED_TOKENS
         assert 0 <= usage.cached_tokens <= usage.prompt_tokens
-    return usage, parser.error is not None, parser.ended, parser.object_id
+    return usage, parser.error is not None, parser.ended, parser.ids.object_id
 
 
 def _relayed_facts(answer_format: AnswerFormat, data: bytes) -> tuple[Usage | None, bool, bool, str]:
@@ -75,4 +75,4 @@ def _relayed_facts(answer_format: AnswerFormat, data: bytes) -> tuple[Usage | No
         if not parser.skim_chunk(size_line + body + b"\r\n", len(size_line)):
             parser.feed(body)
     parser.finish(complete=True)
-    return parser.usage, parser.error is not None, parser.ended, parser.object_id
+    return parser.usage, parser.error is not None, parser.ended, parser.ids.object_id

@@ -196,12 +196,12 @@ class RelayedResponse:
         if parser is None or not self._wants_ids:
             return
         objects, now = self._proxy.router.requests.objects, self._proxy.clock()
-        if parser.object_id and not self._has_id:
+        if parser.ids.object_id and not self._has_id:
             self._has_id = True
-            keep_created_object(self._context, self.attempt, parser.object_id, objects, now)
-        if parser.item_ids:
+            keep_created_object(self._context, self.attempt, parser.ids.object_id, objects, now)
+        if parser.ids.item_ids:
             self._wants_ids = False
-            keep_items(self._context, self.attempt, parser.item_ids, objects, now)
+            keep_items(self._context, self.attempt, parser.ids.item_ids, objects, now)
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward a part of the body."""

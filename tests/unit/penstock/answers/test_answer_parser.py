@@ -13,10 +13,11 @@ import pytest
 
 from penstock.answers.answer_errors import ErrorCause
 from penstock.answers.answer_format import AnswerFormat
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_ID_RECORDS, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.json_reducer import MAX_KEPT_BYTES, JsonReducer
 from penstock.answers.token_counts import Usage
+from penstock.answers.values import MAX_ID_RECORDS
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import Route
 from tests.support.codings import gzipped
@@ -378,7 +379,7 @@ def test_other_formats(route: Route, kind: int, data: bytes, usage: Usage, finis
     reader = parser(route, kind)
     assert read(data, size, reader) == data
     assert (reader.usage, reader.finish_reason, reader.error) == (usage, finish, None)
-    assert route is not RESPONSES or reader.object_id == "resp_1"
+    assert route is not RESPONSES or reader.ids.object_id == "resp_1"
 
 
 ERRORS = [
