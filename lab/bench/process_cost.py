@@ -15,11 +15,13 @@ def cpu_s(pid: int) -> float:
 
     On loopback the kernel processes a packet in the sender's context, so each process is charged for packets it sends.
     """
-    ticks = 0
-    for member in _tree(pid):
-        fields = _stat(member)
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_PER_S
+    return sum(map(own_cpu_s, _tree(pid)))
+
+
+def own_cpu_s(pid: int) -> float:
+    """CPU time (s) of a process without its descendants; as `cpu_s`."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def resident_bytes(pid: int) -> int:

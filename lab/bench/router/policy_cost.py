@@ -13,7 +13,7 @@ import yaml
 
 from adapters.servers.process import ServerProcess
 from lab.bench.compiled import Build
-from lab.bench.process_cost import cpu_s
+from lab.bench.process_cost import own_cpu_s
 from lab.bench.router.chat import MODEL, answer
 from lab.bench.router.contestant import BACKENDS, SLOTS, start_backends
 from lab.bench.router.load import Load
@@ -38,7 +38,10 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class PolicyCost(msgspec.Struct, frozen=True):
-    """CPU (µs) of one request of each kind, by its name, in each round."""
+    """CPU (µs) of one request of each kind, by its name, in each round.
+
+    It is that of the agent, without the process that stores the segments of its ledger.
+    """
 
     cpu_us: dict[str, list[float]]
     errors: int
@@ -83,9 +86,9 @@ def measure_policies(
             load = Load(port, requests, asked.ends_with, asked.status)
             try:
                 load.closed_loop(setup.warm_up_s)
-                before_s = cpu_s(process.pid)
+                before_s = own_cpu_s(process.pid)
                 run = load.closed_loop(setup.seconds)
-                used_s = cpu_s(process.pid) - before_s
+                used_s = own_cpu_s(process.pid) - before_s
             finally:
                 load.close()
             errors += run.errors
