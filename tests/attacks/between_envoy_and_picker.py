@@ -12,13 +12,11 @@ from tests.attacks.fleet import SMALL, Fleet, key_of, within
 from tests.attacks.suite import attack, expect
 from tests.support.ext_proc_messages import ProcessingResponse
 from tests.support.grpc_client import GrpcClient, grpc_client
-from tests.support.picker_streams import body, head, response_body, response_head, trailers
+from tests.support.picker_streams import ANSWER, JSON_TYPE, body, head, response_body, response_head, trailers
 
 AGENT, OTHER_AGENT = "eu-de/a", "eu-de/b"
 PROCESS = f"/{SERVICE}/Process"
 CHAT = json.dumps({"model": SMALL, "messages": []}).encode()
-JSON_TYPE = {"content-type": "application/json"}
-ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 KEY = (b"authorization", key_of("attacker")["authorization"].encode())
 MAX_GROWTH_KIB = 100 * 1024
 

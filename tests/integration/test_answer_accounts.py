@@ -425,6 +425,17 @@ async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path) 
     assert (line["output_tokens"], line["usage_estimated"]) == (2, True)
 
 
+async def leave_after(agent: Agent, parts: Sequence[bytes]) -> None:
+    """Close the connection of a chat as soon as `parts` have arrived."""
+    client = await RawClient.connect(agent.traffic)
+    client.send(post(body_of(ASKED)))
+    await client.head()
+    received = b""
+    while received != b"".join(parts):
+        received += await client.chunk()
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("parts", "usage"),
     [((*WORDS, REPORT, DONE), (12, 8, 3, 0)), ((*WORDS, REPORT), (12, 8, 3, 0))],
@@ -435,13 +446,7 @@ async def test_a_client_that_closes_at_the_end_of_the_answer_has_it(
 ) -> None:
     async with engine(streams(*parts, ends=False)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
-        client = await RawClient.connect(agent.traffic)
-        client.send(post(body_of(ASKED)))
-        await client.head()
-        received = b""
-        while received != b"".join(parts):
-            received += await client.chunk()
-        client.close()
+        await leave_after(agent, parts)
         await until(lambda: agent.counted() == {"ok": 1})
         assert metered(agent) == (12, 8, 3, 0)
 
@@ -783,13 +788,7 @@ async def test_a_client_that_leaves_at_an_error_leaves_its_engine_charged(tmp_pa
     async with engine(streams(*parts, ends=False)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
         for number in range(1, 3):
-            client = await RawClient.connect(agent.traffic)
-            client.send(post(body_of(ASKED)))
-            await client.head()
-            received = b""
-            while received != b"".join(parts):
-                received += await client.chunk()
-            client.close()
+            await leave_after(agent, parts)
             await until(lambda: agent.counted() == {"engine_error": number})  # noqa: B023
         assert (metered(agent)[:3], agent.held()) == ((0, 0, 0), 0)
         (endpoint,) = agent.endpoints.every()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, SSE_HEAD, chunk, streams_forever
 from tests.support.envoys import Config, http_manager, running_envoy, running_picker
@@ -49,6 +52,20 @@ def received_by_client(e: ScriptedEngine) -> asyncio.Event:
     return event
 
 
+@asynccontextmanager
+async def behind_envoy(
+    directory: Path, script: Script, change: Callable[[Config], None] | None = None
+) -> AsyncIterator[tuple[ScriptedEngine, Agent, Address]]:
+    """An engine, its agent, and the address of an Envoy that asks the agent; `change` changes Envoy's configuration."""
+    async with (
+        engine(script) as gpu,
+        running_agent(directory / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(directory, picker, [gpu.address], *([change] if change else [])) as front,
+    ):
+        yield gpu, agent, front
+
+
 def charged(agent: Agent) -> int:
     return sum(endpoint.ejection.failures for endpoint in agent.endpoints.every())
 
@@ -67,12 +84,7 @@ def charged(agent: Agent) -> int:
     ],
 )
 async def test_an_endpoint_that_breaks_off_is_charged(tmp_path: Path, script: Script, outcome: str) -> None:
-    async with (
-        engine(script) as gpu,
-        running_agent(tmp_path / "agent", [gpu.address]) as agent,
-        running_picker(agent) as picker,
-        running_envoy(tmp_path, picker, [gpu.address]) as front,
-    ):
+    async with behind_envoy(tmp_path, script) as (gpu, agent, front):
         for number in range(1, 4):
             client = await RawClient.connect(front)
             client.send(post(BODY))
@@ -86,12 +98,7 @@ async def test_an_endpoint_that_breaks_off_is_charged(tmp_path: Path, script: Sc
 
 
 async def test_an_endpoint_whose_clients_leave_is_not_charged(tmp_path: Path) -> None:
-    async with (
-        engine(streams_forever) as gpu,
-        running_agent(tmp_path / "agent", [gpu.address]) as agent,
-        running_picker(agent) as picker,
-        running_envoy(tmp_path, picker, [gpu.address]) as front,
-    ):
+    async with behind_envoy(tmp_path, streams_forever) as (_, agent, front):
         for number in range(1, 4):
             client = await RawClient.connect(front)
             client.send(post(BODY))
@@ -110,12 +117,7 @@ async def test_a_response_that_envoy_ends_because_it_stopped_arriving_is_stalled
         writer.write(SSE_HEAD + chunk(EVENT))
         await asyncio.Event().wait()
 
-    async with (
-        engine(stops) as gpu,
-        running_agent(tmp_path / "agent", [gpu.address]) as agent,
-        running_picker(agent) as picker,
-        running_envoy(tmp_path, picker, [gpu.address], idle) as front,
-    ):
+    async with behind_envoy(tmp_path, stops, idle) as (_, agent, front):
         client = await RawClient.connect(front)
         client.send(post(BODY))
         assert (await client.head())[0] == 200

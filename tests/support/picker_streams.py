@@ -25,6 +25,8 @@ from tests.support.agents import Agent
 from tests.support.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from tests.support.planet import MODEL
 
+JSON_TYPE = {"content-type": "application/json"}
+ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 CHAT = json.dumps({"model": MODEL, "messages": []}).encode()
 
 

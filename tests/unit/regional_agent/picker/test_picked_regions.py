@@ -15,7 +15,9 @@ from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.otlp_collector import attributes, collector
 from tests.support.picker_streams import (
+    ANSWER,
     CHAT,
+    JSON_TYPE,
     PickerStream,
     body,
     head,
@@ -28,8 +30,6 @@ from tests.support.planet import MODEL, plan
 from tests.support.wait import until
 
 HERE, SPAIN, US = Address("127.0.0.1", 8001), Address("127.0.0.2", 8081), Address("127.0.0.3", 8081)
-JSON_TYPE = {"content-type": "application/json"}
-ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 
 
 async def test_overflow_leaves_the_region_on_a_credit_of_a_permitted_one(tmp_path: Path) -> None:

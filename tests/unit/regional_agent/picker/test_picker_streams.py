@@ -27,7 +27,9 @@ from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.picker_streams import (
+    ANSWER,
     CHAT,
+    JSON_TYPE,
     PickerStream,
     body,
     head,
@@ -42,9 +44,7 @@ from tests.support.triton import infer_request
 from tests.support.wait import until
 
 ENGINES = [Address("127.0.0.1", 8001), Address("127.0.0.1", 8002)]
-JSON_TYPE = {"content-type": "application/json"}
 CHATS, SPEECH = "/v1/chat/completions", "/v1/audio/speech"
-ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
 STREAM = json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()
 
 
