@@ -11,7 +11,6 @@ from control_plane.leadership.clock_check import ClockCheck
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.steady_clock import SteadyClock
-from penstock.fleet.agent_clocks import MAX_DIFFERENCE_S
 from penstock.leadership.giving_way import MIN_PATIENCE_S, judge
 
 CHECK_S = 5.0
@@ -62,14 +61,17 @@ class GivingWay:
             now, led_s = self._clock(), self._elector.role_age_s
             ages_s = [now - held.received_at for held in self._fleet.snapshot.agents.values()]
             ahead_s = self._clocks.difference_to_agents_s()
-            # Agents ignore what a leader writes whose clock disagrees, although they report to it.
-            age_s = min(ages_s, default=inf) if abs(ahead_s) <= MAX_DIFFERENCE_S else inf
-            gives_way, self._patience_s = judge(age_s, led_s, self._patience_s, has_others=self._has_others())
+            gives_way, self._patience_s = judge(
+                min(ages_s, default=inf),
+                led_s,
+                self._patience_s,
+                has_others=self._has_others(),
+                clock_ahead_s=ahead_s,
+            )
             if gives_way:
-                for_s, ahead_s = round(min(age_s, led_s)), round(ahead_s)
                 _log.error(
                     "no agent whose clock agrees reports to this leader, which gives way",
-                    for_s=for_s,
-                    clock_ahead_s=ahead_s,
+                    led_s=round(led_s),
+                    clock_ahead_s=round(ahead_s),
                 )
                 self._elector.step_down()

@@ -6,7 +6,10 @@ their reports.
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
+
+from penstock.fleet.agent_clocks import MAX_DIFFERENCE_S
 
 MIN_PATIENCE_S = 30.0
 """Time (s) without any report after which a leader gives way first."""
@@ -23,7 +26,9 @@ class Verdict(NamedTuple):
     """Time (s) without any report after which the leader gives way next."""
 
 
-def judge(report_age_s: float, led_s: float, patience_s: float, *, has_others: bool) -> Verdict:
+def judge(
+    report_age_s: float, led_s: float, patience_s: float, *, has_others: bool, clock_ahead_s: float = 0.0
+) -> Verdict:
     """Return whether a leader gives way: after `patience_s`, which doubles each time until a report arrives.
 
     Args:
@@ -31,7 +36,11 @@ def judge(report_age_s: float, led_s: float, patience_s: float, *, has_others: b
         led_s: time (s) since the beginning of the leadership.
         patience_s: of the last verdict, perhaps in an earlier leadership; MIN_PATIENCE_S at first.
         has_others: whether agents, and another control plane, are registered.
+        clock_ahead_s: time (s) by which the leader's clock is ahead of those of most agents, or behind (negative).
+            Agents whose clocks disagree ignore what the leader writes: their reports do not count.
     """
+    if abs(clock_ahead_s) > MAX_DIFFERENCE_S:
+        report_age_s = inf
     if report_age_s <= MIN_PATIENCE_S:
         return Verdict(False, MIN_PATIENCE_S)
     if min(report_age_s, led_s) <= patience_s or not has_others:

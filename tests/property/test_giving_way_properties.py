@@ -8,6 +8,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.fleet.agent_clocks import MAX_DIFFERENCE_S
 from penstock.leadership.giving_way import MAX_PATIENCE_S, MIN_PATIENCE_S, judge
 
 TIMES_S = st.floats(0.0, 1e6) | st.just(inf)
@@ -24,6 +25,15 @@ def test_a_leader_without_others_never_gives_way(report_age_s: float, led_s: flo
 def test_a_leader_gives_way_after_its_patience(report_age_s: float, led_s: float, patience_s: float) -> None:
     verdict = judge(report_age_s, led_s, patience_s, has_others=True)
     assert verdict.gives_way is (report_age_s > patience_s and led_s > patience_s)
+
+
+@given(TIMES_S, TIMES_S, PATIENCE_S, st.booleans(), st.floats(-1e6, 1e6))
+def test_reports_count_only_while_the_clocks_agree(
+    report_age_s: float, led_s: float, patience_s: float, has_others: bool, ahead_s: float
+) -> None:
+    counted = report_age_s if abs(ahead_s) <= MAX_DIFFERENCE_S else inf
+    verdict = judge(report_age_s, led_s, patience_s, has_others=has_others, clock_ahead_s=ahead_s)
+    assert verdict == judge(counted, led_s, patience_s, has_others=has_others)
 
 
 @given(TIMES_S, TIMES_S, PATIENCE_S, st.booleans())
