@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import dns.asyncquery
-import dns.exception
-import dns.message
 import pytest
 
 from adapters.servers.free_ports import LOOPBACK, free_ports
@@ -23,6 +20,7 @@ from penstock.dns.record_sets import NameRecords, name_records
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
 from tests.support.dns_names import ZONE, a_name, all_live, dns_policy
+from tests.support.powerdns import is_answering
 from tests.support.wait import until_async
 
 NAMED = debian_packages.program("named")
@@ -71,18 +69,10 @@ async def bind(directory: Path) -> AsyncIterator[int]:
     )
     server.start()
     try:
-        await until_async(lambda: _answers(port))
+        await until_async(lambda: is_answering(port, ZONE.name, "SOA"))
         yield port
     finally:
         server.stop()
-
-
-async def _answers(port: int) -> bool:
-    try:
-        await dns.asyncquery.udp(dns.message.make_query(ZONE.name, "SOA"), LOOPBACK, timeout=0.3, port=port)
-    except (dns.exception.Timeout, OSError):
-        return False
-    return True
 
 
 async def test_names_follow_the_fleet_and_never_become_empty(tmp_path: Path) -> None:

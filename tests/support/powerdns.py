@@ -18,6 +18,9 @@ from lab import debian_packages
 from lab.front_door.name_servers import power_dns as power_dns_process
 from tests.support.wait import until_async
 
+PROBES = "127.0.0.2"
+"""Address of queries that wait for a server."""
+
 QUERY_TIMEOUT_S = 5.0
 
 TRIES = 3
@@ -72,16 +75,17 @@ async def power_dns(socket_path: Path, directory: Path, **changes: str) -> Async
     server.start()
     running = PowerDns(port, server.pid)
     try:
-        await until_async(lambda: _answers(running))
+        await until_async(lambda: is_answering(port, "penstock.invalid", "A"))
         yield running
     finally:
         server.stop()
 
 
-async def _answers(server: PowerDns) -> bool:
-    query = dns.message.make_query("penstock.invalid", "A")
+async def is_answering(port: int, name: str, kind: str) -> bool:
+    """Whether a DNS server answers a query at a port of LOOPBACK, which it may not have bound yet."""
     try:
-        await dns.asyncquery.udp(query, LOOPBACK, timeout=0.2, port=server.port)
+        # From another address: the kernel may give a socket at LOOPBACK the server's port, and with it its own query.
+        await dns.asyncquery.udp(dns.message.make_query(name, kind), LOOPBACK, timeout=0.3, port=port, source=PROBES)
     except (dns.exception.Timeout, OSError):
         return False
     return True
