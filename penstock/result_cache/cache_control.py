@@ -27,13 +27,18 @@ class Wishes(NamedTuple):
     """Whether the response may be kept, and a kept one sent."""
     max_age_s: float | None = None
     """Maximum age (s) of a kept response; 0 for a new response; None for any age."""
+    min_fresh_s: float = 0.0
+    """Time (s) for which a kept response must remain fresh."""
+    only_kept: bool = False
+    """Whether no engine may run for the request."""
 
 
 ANY: Final = Wishes()
 
 
 def wishes_of(cache_control: bytes | None, pragma: bytes | None = None) -> Wishes:
-    """Read the Cache-Control field of a request. Unknown directives are ignored; a malformed `max-age` counts as 0.
+    """Read the Cache-Control field of a request. Other directives are ignored: `max-stale`, as nothing stale is sent,
+    and `no-transform`, since no body is changed. A malformed `max-age` or `min-fresh` asks for a new response.
 
     Args:
         pragma: the Pragma field, which counts if there is no Cache-Control.
@@ -41,13 +46,13 @@ def wishes_of(cache_control: bytes | None, pragma: bytes | None = None) -> Wishe
     if cache_control is None:
         return Wishes(max_age_s=0.0) if pragma is not None and b"no-cache" in pragma.lower() else ANY
     directives = _directives(cache_control)
-    if b"no-store" in directives:
-        return Wishes(may_store=False)
-    if b"no-cache" in directives:
-        return Wishes(max_age_s=0.0)
-    if b"max-age" in directives:
-        return Wishes(max_age_s=_seconds(directives[b"max-age"]))
-    return ANY
+    max_age = b"0" if b"no-cache" in directives else directives.get(b"max-age")
+    return Wishes(
+        b"no-store" not in directives,
+        None if max_age is None else _seconds(max_age),
+        _seconds(directives.get(b"min-fresh", b"0"), malformed=inf),
+        b"only-if-cached" in directives,
+    )
 
 
 def lifetime_s(status: int, headers: Mapping[bytes, bytes]) -> float:
@@ -90,11 +95,12 @@ def matches_tag(if_none_match: bytes | None, tag: bytes) -> bool:
     return tag in names or names == [b"*"]
 
 
-def _seconds(value: bytes) -> float:
-    return float(value) if value.isdigit() and len(value) < 12 else 0.0
+def _seconds(value: bytes, malformed: float = 0.0) -> float:
+    return float(value) if value.isdigit() and len(value) < 12 else malformed
 
 
 def _directives(value: bytes) -> dict[bytes, bytes]:
-    """Return the directives of a Cache-Control field with their arguments, names in lower case."""
-    pairs = (part.strip().partition(b"=") for part in value.split(b","))
+    """Return the directives of a Cache-Control field with their arguments, names in lower case; of repeated ones the
+    first."""
+    pairs = (part.strip().partition(b"=") for part in reversed(value.split(b",")))
     return {name.strip().lower(): argument.strip().strip(b'"') for name, _, argument in pairs if name}

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from penstock.answers.token_counts import Usage
+from penstock.result_cache.cache_control import Wishes
 
 STORED: Final = b"stored:"
 """Prefix of the key in an entry in Redis whose body is in the job store: an agent of an earlier release, which would
@@ -53,9 +54,17 @@ class CachedResult(msgspec.Struct, frozen=True, array_like=True):
         """
         return max(0.0, now - self.stored_at)
 
-    def is_fresh(self, now: float, max_age_s: float | None) -> bool:
-        """Whether the response may be sent at `now` (Unix time, s) to a client that accepts a maximum age (s)."""
-        return now < self.expires_at and (max_age_s is None or self.age_s(now) < max_age_s)
+    def is_fresh(self, now: float) -> bool:
+        """Whether the response may be sent at `now` (Unix time, s)."""
+        return now < self.expires_at
+
+    def suits(self, wishes: Wishes, now: float, lifetime_s: float) -> bool:
+        """Whether the response may be sent at `now` (Unix time, s), with the policy's lifetime (s) of responses, to a
+        client with wishes."""
+        age_s = self.age_s(now)
+        fresh_s = min(self.expires_at - now, lifetime_s - age_s)
+        is_young = wishes.max_age_s is None or age_s < wishes.max_age_s
+        return is_young and fresh_s > 0.0 and fresh_s >= wishes.min_fresh_s
 
 
 _encode = msgspec.msgpack.Encoder().encode

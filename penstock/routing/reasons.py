@@ -34,6 +34,7 @@ class Reason(StrEnum):
     SHUTTING_DOWN = "shutting_down"
     LEDGER_FULL = "ledger_full"
     STORE_UNAVAILABLE = "store_unavailable"
+    NOT_KEPT = "not_kept"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
     RESIDENCY_DENIED = "residency_denied"

@@ -20,7 +20,7 @@ from penstock.policy.policy import Policy
 from penstock.result_cache.cache_key import keeps_route
 from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.route import ModelSource
-from penstock.routing.reasons import Refusal
+from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import permits_name
 from regional_agent.coalescing.shared_run import Client, Refuse, RunHeaders, RunRequests, Serve, SharedRun
 from regional_agent.http.client_connection import ClientConnection
@@ -31,7 +31,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.work_estimate import SESSION_HEADER
-from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse
+from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse, request_wishes
 from regional_agent.result_cache.stored_bodies import StoredBody
 
 MAX_RESPONSE_BYTES: Final = result_cache.MAX_RESPONSE_BYTES
@@ -39,6 +39,8 @@ MAX_RESPONSE_BYTES: Final = result_cache.MAX_RESPONSE_BYTES
 
 _TO_ENGINE: Final = (b"anthropic-beta", b"anthropic-version", b"openai-beta")
 """Header fields of clients that engines read."""
+
+NOT_KEPT: Final = Refusal(Reason.NOT_KEPT, "no response to the request is kept, and `only-if-cached` permits no run")
 
 log = structlog.get_logger()
 
@@ -81,23 +83,30 @@ class SharedRuns:
     def take(self, policy: Policy, request: Request, connection: ClientConnection, refuse: Refuse) -> Taken | None:
         """Take over a request that shares a run or a response; None for a request that runs by itself."""
         coalescing, route, cache = policy.coalescing, request.route, self.cache
-        # Special headers ask for more than the response.
-        if route is None or request.method != b"POST" or not request.plain or not request.whole:
+        if route is None:
             return None
         is_shared = coalescing is not UNSET and permits_name((coalescing.routes,), route.name)
-        if not is_shared and (cache is None or not keeps_route(policy, route.name)):
+        wishes = None if cache is None or not keeps_route(policy, route.name) else request_wishes(request)
+        if not is_shared and wishes is None:
             return None
-        found = deterministic_request(route, request.body)
-        sender = self._authorization.sender_of(policy, request, connection.peer_ip) if found is not None else None
-        if found is None or not isinstance(sender, Sender) or refuse_route(sender.principal, request) is not None:
+        only_kept = wishes is not None and wishes.only_kept
+        # Special headers ask for more than the response.
+        is_simple = request.method == b"POST" and request.plain and request.whole
+        found = deterministic_request(route, request.body) if is_simple else None
+        if found is None and not only_kept:
             return None
-        body, headers, use = found.body, _headers_of(policy, request), None
-        if cache is not None and not found.is_stream:
-            use = cache.use_of(policy, request, sender, body, headers.to_engine)
+        sender = self._authorization.sender_of(policy, request, connection.peer_ip)
+        if not isinstance(sender, Sender) or refuse_route(sender.principal, request) is not None:
+            return None
+        headers, use = _headers_of(policy, request), None
+        if cache is not None and wishes is not None and found is not None and not found.is_stream:
+            use = cache.use_of(policy, request, sender, wishes, found.body, headers.to_engine)
+        if use is None and only_kept:
+            use = NOT_KEPT
         if isinstance(use, Refusal):
             connection.respond(*refuse(use, request))
             return Taken(None)
-        if use is None and not is_shared:
+        if found is None or (use is None and not is_shared):
             return None
         context = self._context(policy, request, sender) if is_shared else None
         if isinstance(context, Refusal):
@@ -109,13 +118,17 @@ class SharedRuns:
             *_owner(sender, context),
             route.name,
             request.target,
-            body,
+            found.body,
             headers,
             use.key if use is not None else b"",
         )
         client = Client(request, connection, refuse, use, headers, (sender.tenant.name, sender.principal.key), context)
 
-        def run() -> Handler:
+        def run() -> Handler | None:
+            if use is not None and only_kept:
+                use.missed()
+                connection.respond(*refuse(NOT_KEPT, request))
+                return None
             return self._join(key if is_shared else (object(),), sender, client)
 
         if use is None:
@@ -186,7 +199,7 @@ def _headers_of(policy: Policy, request: Request) -> RunHeaders:
     )
 
 
-def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler]) -> WaitingRequest:
+def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler | None]) -> WaitingRequest:
     """Look up a response in the region's Redis and job store; `run` runs the request if there is none."""
     request, connection = client.request, client.connection
 
@@ -194,7 +207,9 @@ def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler]) -> Waiti
         try:
             found = await use.find_elsewhere()
             if found is None:
-                connection.hand_over(request, run())
+                handler = run()
+                if handler is not None:
+                    connection.hand_over(request, handler)
             elif isinstance(found, StoredBody):
                 connection.hand_over(request, use.stream(found, connection, client.refuse))
             else:

@@ -63,6 +63,7 @@ _RESPONSES: Final[dict[Reason, tuple[int, bool | None]]] = {
     Reason.SHUTTING_DOWN: (503, True),
     Reason.LEDGER_FULL: (503, True),
     Reason.STORE_UNAVAILABLE: (503, True),
+    Reason.NOT_KEPT: (504, False),
 }
 """Status by reason, and whether the same request can succeed here later. Reasons that only exclude one region or
 endpoint have none. docs/errors.md describes each."""

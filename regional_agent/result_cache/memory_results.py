@@ -26,7 +26,7 @@ class MemoryResults:
         found = self._results.get(key)
         if found is None:
             return None
-        if not found.is_fresh(now, None):
+        if not found.is_fresh(now):
             self._remove(key)
             return None
         self._results.move_to_end(key)

@@ -52,6 +52,11 @@ _PIECE_BYTES: Final = 256 * 1024
 _SUBSTITUTED: Final = b"x-penstock-model"
 
 
+def request_wishes(request: Request) -> Wishes:
+    """Return what a request asks of the cache."""
+    return wishes_of(b",".join(request.every(CACHE_CONTROL)) or None, request.header(PRAGMA))
+
+
 class AgentResultCache:
     """The kept responses that one agent can send."""
 
@@ -84,11 +89,18 @@ class AgentResultCache:
         self.metrics = proxy.metrics.result_cache
 
     def use_of(
-        self, policy: Policy, request: Request, sender: Sender, body: bytes, headers: tuple[Header, ...]
+        self,
+        policy: Policy,
+        request: Request,
+        sender: Sender,
+        wishes: Wishes,
+        body: bytes,
+        headers: tuple[Header, ...],
     ) -> CacheUse | Refusal | None:
         """Return how a request uses the cache; None if it does not, or its refusal.
 
         Args:
+            wishes: see `request_wishes`.
             body: see `deterministic_requests.DeterministicRequest`.
             headers: those of the client that the engine receives.
         """
@@ -99,7 +111,6 @@ class AgentResultCache:
         cache = cache_for(policy, route.name, sender.tenant.name)
         if cache is None:
             return None
-        wishes = wishes_of(b",".join(request.every(CACHE_CONTROL)) or None, request.header(PRAGMA))
         ledger = self._proxy.recorder.ledger
         if not wishes.may_store or (ledger is not None and ledger.refuses):
             self.metrics.requests.labels(BYPASSED).inc()
@@ -193,10 +204,8 @@ class CacheUse:
         return matches_tag(b",".join(self._context.request.every(IF_NONE_MATCH)) or None, found.tag)
 
     def _acceptable(self, found: CachedResult | None) -> CachedResult | None:
-        limit_s = float(self._cache.max_age_s)
-        if self._wishes.max_age_s is not None:
-            limit_s = min(limit_s, self._wishes.max_age_s)
-        return found if found is not None and found.is_fresh(self._results.now(), limit_s) else None
+        lifetime_s = float(self._cache.max_age_s)
+        return found if found is not None and found.suits(self._wishes, self._results.now(), lifetime_s) else None
 
     # a response was kept
 

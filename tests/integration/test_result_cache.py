@@ -35,7 +35,7 @@ from tests.integration.test_batches import with_tenants
 from tests.integration.test_budgets_on_the_wire import STEADY, limited, meter
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import NOBODY, answers_after, ask
+from tests.support.chats import NOBODY, answers_after, ask, code
 from tests.support.clocks import SetClock
 from tests.support.jobs import EMBEDDINGS, embeds
 from tests.support.planet import MODEL
@@ -154,7 +154,10 @@ async def test_a_client_chooses_with_cache_control_and_entity_tags(tmp_path: Pat
             ("Cache-Control: No-Store", 6),
             ("Cache-Control: max-age=0", 7),
             ("Cache-Control: max-age=x", 8),
-            ("Cache-Control: only-if-cached, max-age=1", 8),
+            ("Cache-Control: max-stale=9, no-transform, max-age=1", 8),
+            ("Cache-Control: min-fresh=3600", 8),
+            ("Cache-Control: min-fresh=3601", 9),
+            ("Cache-Control: min-fresh=x", 10),
         ):
             assert (await kept.ask(field)).status == 200
             assert kept.runs == runs, field
@@ -164,13 +167,52 @@ async def test_a_client_chooses_with_cache_control_and_entity_tags(tmp_path: Pat
             assert not {"content-type", "content-length"} & found.headers.keys()
         assert (await kept.ask(f"If-None-Match: {tag}", 'If-None-Match: "x"')).status == 304
         assert (await kept.ask('If-None-Match: "other"')).status == 200
-        assert kept.runs == 8
+        assert kept.runs == 10
         await kept.ask("Cache-Control: no-store", "Cache-Control: max-age=60")
-        assert kept.runs == 9
+        assert kept.runs == 11
         await kept.ask("OpenAI-Beta: x")
-        assert (kept.runs, kept.gpu.requests[-1].header("openai-beta")) == (10, "x")
+        assert (kept.runs, kept.gpu.requests[-1].header("openai-beta")) == (12, "x")
         # An engine has run, and its response is the one that the client has.
         assert (await kept.ask(f"If-None-Match: {tag}", "Cache-Control: no-cache")).status == 304
+
+
+async def test_no_engine_runs_for_a_client_that_accepts_kept_responses_alone(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
+    only, stream = "Cache-Control: only-if-cached", BODY[:-1] + b', "stream": true}'
+    async with keeping(tmp_path, redis_url=own_redis.url) as kept:
+        limited(kept.agent, Budget(BudgetUnit.REQUESTS, STEADY, burst=100.0))
+        refused = await kept.ask(only)
+        assert (refused.status, refused.headers["x-should-retry"]) == (504, "false")
+        assert code(refused.body) == "not_kept"
+        await kept.ask()
+        # Again with a Redis that is not asked, since a look-up has failed.
+        for _ in range(2):
+            assert (await kept.ask(only, "Cache-Control: max-age=60")).headers["cache-status"].split(";")[1] == " hit"
+            for fields in (
+                [only, "Cache-Control: max-age=0"],
+                [only, "Cache-Control: no-cache"],
+                [only, "Cache-Control: no-store"],
+                [only, "Cache-Control: min-fresh=9999"],
+                [only, "OpenAI-Beta: other"],
+                [only, "X-Request-Timeout-Ms: 60000"],
+            ):
+                assert (await kept.ask(*fields)).status == 504, fields
+            assert (await kept.ask(only, body=BODY.replace(b"same", b"other"))).status == 504
+            # Responses to these are never kept.
+            assert (await kept.ask(only, body=stream)).status == 504
+            assert (await kept.ask(only, path="/v1/completions")).status == 504
+            own_redis.stop()
+        assert kept.runs == 1
+        kept.purges = None
+        assert (await kept.ask(only)).status == 504
+        assert (await kept.ask(only, "Authorization: Bearer unknown")).status == 401
+        assert kept.agent.held() == 0
+        assert all(each.held == 0.0 for each in kept.agent.budgets._meters.values())
+        kept.agent.config.policy = replace(
+            kept.agent.config.policy, result_caches=UNSET, coalescing=Coalescing(("openai-*",))
+        )
+        assert [(await kept.ask(only)).status, kept.runs] == [200, 2]
 
 
 async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_path: Path) -> None:

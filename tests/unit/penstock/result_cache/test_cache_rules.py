@@ -85,7 +85,10 @@ def test_directives_of_requests_and_responses() -> None:
     assert wishes_of(b" Max-Age = 10 ") == Wishes(max_age_s=10.0)
     assert wishes_of(b'max-age="10"') == Wishes(max_age_s=10.0)
     assert wishes_of(b"max-age=-1") == wishes_of(b"no-cache") == wishes_of(None, b"no-cache") == Wishes(max_age_s=0.0)
-    assert wishes_of(b"max-age=5, no-store") == Wishes(may_store=False)
+    assert wishes_of(b"max-age=5, no-store") == Wishes(may_store=False, max_age_s=5.0)
+    assert wishes_of(b"max-age=5, max-age=60, Only-If-Cached") == Wishes(max_age_s=5.0, only_kept=True)
+    assert wishes_of(b"min-fresh=7") == Wishes(min_fresh_s=7.0)
+    assert wishes_of(b"min-fresh=x") == wishes_of(b"min-fresh") == Wishes(min_fresh_s=inf)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ RETRY_WORDS = {True: "yes", False: "no", None: "client"}
 def test_a_refusal_of_status_500_or_more_that_cannot_succeed_stops_retries() -> None:
     """The SDKs of OpenAI and Anthropic repeat requests after 408, 409, 429 and all statuses from 500 on."""
     stopped = {reason for reason, status in STATUS.items() if status >= 500 and RETRIES[reason] is False}
-    assert stopped == {Reason.NOT_OFFERED, Reason.LOOP_DETECTED, Reason.TOO_MANY_HOPS}
+    assert stopped == {Reason.NOT_OFFERED, Reason.NOT_KEPT, Reason.LOOP_DETECTED, Reason.TOO_MANY_HOPS}
     assert all(RETRIES[reason] for reason, status in STATUS.items() if status in (408, 429))
 
 
