@@ -58,11 +58,13 @@ class Readiness:
     def weight(self) -> float:
         """Return the part (0-1) of its usual clients that this region should attract: 0 while it is drained, below 1 on
         its failback ramp. Anycast announcements follow it."""
-        plan, pools = self._config.plan, self._endpoints.pools
+        plan, policy, pools = self._config.plan, self._config.policy, self._endpoints.pools
         if plan is None:
             return 1.0
         closed = {closed.model for closed in plan.closed if closed.region == plan.region}
-        return 0.0 if closed and closed >= pools.keys() else plan.ramp
+        # A region without endpoints forwards the requests for any model.
+        entered_for = pools.keys() if pools or policy is None else policy.models.keys()
+        return 0.0 if closed and closed >= entered_for else plan.ramp
 
     def has_warmed_up(self) -> bool:
         """Whether the agent has a policy, and has probed every endpoint and other region at least once."""

@@ -1,4 +1,5 @@
-"""Guard rails: an override may not empty a residency class or withdraw too much capacity unless its author forces it.
+"""Guard rails: an override may not empty a residency class or a DNS name, or withdraw too much capacity, unless its
+author forces it.
 
 An override is judged together with every other override in force at the same time and with the policy's maintenance
 windows: when it begins, and at the beginning of each window during it. The caller must write the override only if no
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from penstock.dns.permitted_regions import permitted_regions
 from penstock.overrides.maintenance import openings, windows
 from penstock.overrides.override_effects import Constraints, Interventions
 from penstock.overrides.overrides import Override, OverrideKind
@@ -50,6 +52,9 @@ class Objection(msgspec.Struct, frozen=True):
     classes: tuple[EmptiedClass, ...]
     withdrawn: Mapping[str, float]
     """Share (0-1) of the fleet's capacity that overrides would withdraw, for each model that exceeds the limit."""
+    names: tuple[str, ...] = ()
+    """DNS names that would have no region with capacity left: none resolves to a drained region, not even as the last
+    resort."""
 
 
 def tenants_by_class(policy: Policy) -> dict[ResidencyClass, tuple[str, ...]]:
@@ -86,9 +91,11 @@ def objection(
     existing = [each for override in overrides if override.id != wanted.id for each in _judged(override, begins_at)]
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
+    names: set[str] = set()
     for at in (begins_at, *openings(policy, begins_at, wanted.ends_at)):
         without = [override for override in (*existing, *windows(policy, at)) if override.holds(at)]
         before, after = Interventions(without, 0.0, at), Interventions([*without, wanted], 0.0, at)
+        names.update(_emptied_names(policy, before, after, slots))
         for model in policy.models if wanted.model is None else (wanted.model,):
             for emptied in _emptied(policy, before, after, wanted, model, slots):
                 classes[emptied.residency, model] = emptied
@@ -98,10 +105,11 @@ def objection(
                 and share > _withdrawn(policy, before, model, slots) + EPSILON
             ):
                 withdrawn[model] = max(share, withdrawn.get(model, 0.0))
-    if not classes and not withdrawn:
+    if not classes and not withdrawn and not names:
         return None
     found = tuple(classes[key] for key in sorted(classes))
-    return Objection(_describe(policy, wanted, found, withdrawn), found, withdrawn)
+    against = Objection("", found, withdrawn, tuple(sorted(names)))
+    return msgspec.structs.replace(against, detail=_describe(policy, wanted, against))
 
 
 def _objection_to_endpoint(
@@ -164,6 +172,23 @@ def _emptied(
                 break
 
 
+def _emptied_names(
+    policy: Policy, before: Interventions, after: Interventions, slots: Mapping[tuple[str, str], float]
+) -> Iterable[str]:
+    """Yields DNS names whose last region with capacity is closed to the clients who enter there."""
+    for name in (policy.dns_names or {}).values():
+        models = name.models or tuple(policy.models)
+        serving = [
+            (region, model)
+            for region in permitted_regions(policy, name)
+            for model in models
+            if slots.get((region, model), 0.0) > 0.0
+        ]
+        was_open = any(region not in before.of(region, model).closed for region, model in serving)
+        if was_open and all(region in after.of(region, model).closed for region, model in serving):
+            yield name.name
+
+
 def _shut(constraints: Constraints) -> frozenset[str]:
     """Returns the regions that do not serve even as a last resort."""
     return constraints.closed - constraints.last_resort
@@ -188,9 +213,8 @@ def _withdrawn(
     return (sum(map(of, sorted(filter(None, named)))) + others * of(None)) / len(policy.regions)
 
 
-def _describe(
-    policy: Policy, wanted: Override, classes: tuple[EmptiedClass, ...], withdrawn: Mapping[str, float]
-) -> str:
+def _describe(policy: Policy, wanted: Override, against: Objection) -> str:
+    classes = against.classes
     what = f"{wanted.kind.value.replace('_', ' ')} of {wanted.region}"
     parts = [
         f"would leave residency class {emptied.residency} no region for {emptied.model}"
@@ -199,10 +223,14 @@ def _describe(
     ]
     if len(classes) > 3:
         parts.append(f"and {len(classes) - 3} more classes")
+    if against.names:
+        parts.append(f"would leave no region to {', '.join(against.names[:3])} in the DNS")
+    if len(against.names) > 3:
+        parts.append(f"and to {len(against.names) - 3} more names")
     limit = policy.guard_rails.max_withdrawn_share
     parts += [
         f"would withdraw {share:.0%} of the fleet's capacity for {model}, more than {limit:.0%}"
-        for model, share in sorted(withdrawn.items())[:3]
+        for model, share in sorted(against.withdrawn.items())[:3]
     ]
     return f"{what} {'; '.join(parts)}"
 

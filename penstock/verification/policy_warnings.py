@@ -1,10 +1,12 @@
-"""Warnings: rules and pools without effect, past events, maintenance windows that together empty a residency class."""
+"""Warnings: rules and pools without effect, past events, maintenance windows that together empty a residency class or a
+DNS name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from penstock.dns.permitted_regions import permitted_regions
 from penstock.overrides.maintenance import Occurrence, occurrences
 from penstock.policy.kinds.operations import PERIOD_S, MaintenanceWindow, Recurrence
 from penstock.policy.model_versions import reserved_model
@@ -55,14 +57,22 @@ def event_warnings(policy: Policy, now: float) -> Iterator[str]:
 
 
 def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterator[str]:
-    """One warning per residency class and set of windows that empty the class together, with the first occurrence.
+    """One warning per residency class or DNS name and set of windows that empty it together, with the first occurrence.
 
     The set of open windows grows only when a window begins. Once all recurring windows have begun, every week is equal
     to the next until a clock change. It therefore suffices to check the beginnings around each non-recurring window,
     those of one week after the last recurring window has begun, and those of one week after each distinct kind of
     clock change.
     """
-    known = sorted(classes, key=lambda residency: (len(residency.regions), residency.name))
+    known = [
+        (f"residency class {residency.name}", residency.regions, "its requests stay in them as the last resort")
+        for residency in sorted(classes, key=lambda residency: (len(residency.regions), residency.name))
+    ]
+    known += [
+        (f"DNS name {name.name}", regions, "it resolves to none of them then")
+        for name in (policy.dns_names or {}).values()
+        if (regions := permitted_regions(policy, name))
+    ]
     reported: set[tuple[str, frozenset[str]]] = set()
     for at in _beginnings(policy):
         open_now = [
@@ -71,13 +81,13 @@ def window_warnings(policy: Policy, classes: Iterable[ResidencyClass]) -> Iterat
             for occurrence in occurrences(policy, window, at, at)
             if at < occurrence.ends_at
         ]
-        for residency in known:
-            emptying = [occurrence for occurrence in open_now if occurrence.window.regions & residency.regions]
+        for what, regions, effect in known:
+            emptying = [occurrence for occurrence in open_now if occurrence.window.regions & regions]
             covered = frozenset[str]().union(*(occurrence.window.regions for occurrence in emptying))
             names = frozenset(occurrence.window.name for occurrence in emptying)
-            if residency.regions <= covered and (residency.name, names) not in reported:
-                reported.add((residency.name, names))
-                yield _message(residency, emptying, at)
+            if regions <= covered and (what, names) not in reported:
+                reported.add((what, names))
+                yield f"{_message(what, emptying, at)}; {effect}"
 
 
 def _beginnings(policy: Policy) -> list[float]:
@@ -114,14 +124,11 @@ def _clock_changes(policy: Policy, since: float) -> Iterator[float]:
             yield at
 
 
-def _message(residency: ResidencyClass, emptying: list[Occurrence], at: float) -> str:
+def _message(what: str, emptying: list[Occurrence], at: float) -> str:
     windows = " and ".join(_cite_window(occurrence.window) for occurrence in emptying)
     when = datetime.fromtimestamp(at, UTC).strftime(MOMENT)
     verb = "empties" if len(emptying) == 1 else "empty"
-    return (
-        f"maintenance: {windows} {verb} all regions of residency class {residency.name}, such as on {when};"
-        " its requests stay in them as the last resort"
-    )
+    return f"maintenance: {windows} {verb} all regions of {what}, such as on {when}"
 
 
 def _cite_window(window: MaintenanceWindow) -> str:

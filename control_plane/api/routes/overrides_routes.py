@@ -98,8 +98,8 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
         """Set an override: drain, fail over, weight, freeze, or drain an endpoint.
 
         409 if an equal override is in force, or if guard rails refuse it. In the latter case `classes` has the
-        residency classes and tenants that would have no region left, and `withdrawn` the share of the fleet's capacity
-        that would be out of use, by model.
+        residency classes and tenants that would have no region left, `names` the DNS names likewise, and `withdrawn`
+        the share of the fleet's capacity that would be out of use, by model.
         """
         return await overrides.create(caller, body, token_hex(6))
 
@@ -273,6 +273,7 @@ def _problem(refused: OverrideRejection) -> Problem:
             guard=True,
             classes=msgspec.to_builtins(against.classes),
             withdrawn=dict(against.withdrawn),
+            names=list(against.names),
         )
     members = {} if refused.standing is None else {"override": refused.standing.id}
     return Problem(409, refused.detail, None, **members)

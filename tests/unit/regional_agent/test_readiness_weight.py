@@ -14,9 +14,9 @@ from regional_agent.readiness import Readiness
 PLAN = RegionPlan("eu-de", 1, 1, "", 0.0, ())
 
 
-def weight(plan: RegionPlan | None) -> float:
-    endpoints: Any = SimpleNamespace(pools={"m": None, "n": None})
-    config = SimpleNamespace(plan=plan)
+def weight(plan: RegionPlan | None, *models: str) -> float:
+    endpoints: Any = SimpleNamespace(pools=dict.fromkeys(models))
+    config = SimpleNamespace(plan=plan, policy=SimpleNamespace(models={"m": None, "n": None}))
     return Readiness(cast("Any", config), endpoints, lambda: True).weight()
 
 
@@ -32,4 +32,5 @@ def weight(plan: RegionPlan | None) -> float:
     ],
 )
 def test_a_drained_or_returning_region_attracts_fewer_clients(plan: RegionPlan | None, expected: float) -> None:
-    assert weight(plan) == expected
+    assert weight(plan, "m", "n") == expected
+    assert weight(plan) == expected, "without endpoints, as an entry that forwards"

@@ -12,6 +12,7 @@ from penstock.overrides.overrides import Override, lifted
 from penstock.policy.kinds.operations import GuardRails, MaintenanceWindow
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support import planet
+from tests.support.dns_names import NAMES, a_name, dns_policy
 from tests.support.override_builders import drain, drain_endpoint, fail_over, freeze, weight
 from tests.support.planet import MODEL
 
@@ -142,3 +143,18 @@ def test_drains_that_are_let_through_never_empty_a_class_together(wanted: list[O
     having = {region for (region, _), amount in capacity.items() if amount > 0}
     for residency in tenants_by_class(POLICY):
         assert residency.regions & having - {override.region for override in standing}
+
+
+def test_the_last_region_of_a_dns_name_is_not_drained_either() -> None:
+    """No name resolves to a drained region, although its residency class has others."""
+    named = dns_policy(POLICY, (a_name("spain", tenants=("personal",), covers=frozenset({"eu-es"})), *NAMES))
+    raised = against(drain("eu-es"), policy=named)
+    assert raised is not None
+    assert (raised.names, raised.classes, raised.withdrawn) == (("spain.api.example.com",), (), {})
+    assert "no region to spain.api.example.com" in raised.detail
+    assert against(drain("eu-de"), policy=named) is None
+    of_an_origin = drain("eu-es", origin="eu-de")
+    assert against(of_an_origin, policy=named) is None, "the region stays an entry"
+    raised = against(drain("eu-de"), fail_over("eu-es"), policy=named)
+    assert raised is not None
+    assert raised.names == ("eu.api.example.com", "page.api.example.com"), "not what was emptied before"

@@ -1,4 +1,4 @@
-"""Exactly the maintenance windows that together empty a residency class are found."""
+"""Exactly the maintenance windows that together empty a residency class, or a DNS name, are found."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
 from penstock.verification.policy_warnings import event_warnings, window_warnings
 from penstock.verification.verify import verify
+from tests.support.dns_names import a_name
 from tests.support.planet import policy
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
@@ -60,6 +61,17 @@ def test_windows_that_meet_are_found(others: MaintenanceWindow) -> None:
 )
 def test_windows_that_do_not_meet_are_not(others: MaintenanceWindow) -> None:
     assert warned(window("a", "eu-de", 0.0), others) == []
+
+
+def test_a_window_over_all_regions_of_a_dns_name_is_found() -> None:
+    """The name resolves to none of them then, although its residency class has another region."""
+    spain = a_name("spain", tenants=("personal",), covers=frozenset({"eu-es"}))
+    named = msgspec.structs.replace(
+        under(window("a", "eu-es", 0.0)), dns_names={name.name: name for name in (spain, a_name("open"))}
+    )
+    (reported,) = window_warnings(named, tenants_by_class(named))
+    assert "empties all regions of DNS name spain.api.example.com" in reported
+    assert "resolves to none" in reported
 
 
 def test_recurring_windows_are_one_warning() -> None:
