@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.jobs.job_records import BatchCounts, Claim
+from penstock.jobs import store_paths
+from penstock.jobs.async_request import JobEnd
+from penstock.jobs.job_records import BatchCounts, BatchEnd, Claim
+from penstock.ledger.spool_format import JobResult
 
 LEASE_S: Final = 30.0
 """Time (s) for which a claim is valid without a renewal."""
@@ -44,6 +48,36 @@ def next_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> Clai
     if newest is None:
         return Claim(1, agent, epoch, now + LEASE_S, now, BatchCounts())
     return Claim(newest.number + 1, agent, epoch, now + LEASE_S, newest.started_at, newest.counts)
+
+
+def result_counts(
+    result: JobResult, newest: Claim | None, later: Sequence[Claim], end: BatchEnd | JobEnd | None, *, exists: bool
+) -> bool | None:
+    """Whether a result that was or may have been written counts; None while that is open.
+
+    Only for the agent whose claim wrote it, later than it could write it: what does not exist by then may still arrive,
+    and counts if a later claim has read it.
+
+    Args:
+        newest: the newest claim of the job; None if the job is deleted.
+        later: the claims after that of the result, the newest first.
+        end: of the job; None while it is open.
+        exists: whether the store has the segment; not read for asynchronous requests.
+    """
+    if newest is None:
+        return False
+    if end is not None and (newest.number if end.claim is None else end.claim) == result.claim:
+        return True
+    if not store_paths.is_batch(result.job):
+        return None if end is None else False
+    for claim in later:
+        # After the end, an agent that was late may have claimed the batch.
+        is_late = end is not None and end.claim is not None and claim.number > end.claim
+        if claim.accepted is not None and not is_late:
+            return result.segment <= dict(claim.accepted).get(result.claim, 0)
+    if end is not None:
+        return exists
+    return True if exists and newest.number == result.claim else None
 
 
 def is_lost(unchanged_s: float) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import AsyncRequest, JobEnd
+from penstock.jobs.claims import result_counts
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
 from penstock.jobs.store_paths import Expiring, JobPaths, OpenJob, open_job
 from penstock.jobs.webhook import webhook_of
@@ -131,30 +132,19 @@ class BatchStore:
         return await self.storage.find_record(paths.end, kind)
 
     async def has_result(self, result: JobResult) -> bool | None:
-        """Whether a result that was or may have been written counts; None while that is open.
-
-        Only the agent whose claim wrote it calls this, later than it could write it: what does not exist by then may
-        still arrive, and counts if a later claim has read it.
-        """
+        """Whether a result counts, see `result_counts`."""
         paths = JobPaths(result.tenant, result.job)
         end = await self.find_end(paths)
         newest = await self.newest_claim(paths)
-        if newest is None:
-            return False
-        if end is not None and (newest.number if end.claim is None else end.claim) == result.claim:
-            return True
-        if isinstance(end, JobEnd) or not store_paths.is_batch(result.job):
-            return None if end is None else False
-        for number in range(newest.number, result.claim, -1):
-            claim = await self.storage.find_record(paths.claim(number), Claim)
-            # After the end, an agent that was late may have claimed the batch.
-            is_late = end is not None and end.claim is not None and number > end.claim
-            if claim is not None and claim.accepted is not None and not is_late:
-                return result.segment <= dict(claim.accepted).get(result.claim, 0)
-        exists = await self.segment(paths, result.claim, result.segment) is not None
-        if end is not None:
-            return exists
-        return True if exists and newest.number == result.claim else None
+        later: list[Claim] = []
+        exists = False
+        if newest is not None and store_paths.is_batch(result.job):
+            for number in range(newest.number, result.claim, -1):
+                claim = await self.storage.find_record(paths.claim(number), Claim)
+                if claim is not None:
+                    later.append(claim)
+            exists = await self.segment(paths, result.claim, result.segment) is not None
+        return result_counts(result, newest, later, end, exists=exists)
 
     async def delete(self, paths: JobPaths) -> None:
         """Delete a job that has ended: first its record, then its result files and all other objects."""
