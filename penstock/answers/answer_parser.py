@@ -33,7 +33,7 @@ from penstock.answers.held_text import (
 )
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
-from penstock.answers.plain_records import PlainRecords, is_null
+from penstock.answers.plain_records import PlainRecords, announces
 from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, is_empty, members_of
@@ -42,8 +42,8 @@ from penstock.answers.values import (
     AnswerIds,
     cut_reason_in,
     finish_reason_in,
-    has_output,
     list_of,
+    outputs_in,
 )
 
 JSON: Final = 0
@@ -95,7 +95,7 @@ class AnswerParser:
         self.is_beginning = False
         """Whether the records so far only announce the answer; reset by the caller once it forwards them."""
         self.delivered = 0
-        """Records with output: approximately the number of generated tokens."""
+        """Parts of answers that have arrived in records: approximately the number of generated tokens."""
         self.ended = False
         """Whether the end of the answer has arrived: its last record, or the end of its JSON text."""
         self.error: AnswerError | None = None
@@ -247,7 +247,7 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        count = self._plain.count(part) if self._may_skim() and not (self.needs_end and may_finish(part)) else -1
+        count = self._plain.count(part) if self._may_skim() else -1
         if count >= 0:
             self.delivered += count
             self._last = part
@@ -299,43 +299,42 @@ class AnswerParser:
             kind = kind_of_first(data, self._format.members)
             self.is_beginning = kind != OUTPUT and (first or self.is_beginning)
             self._has_answer = self._has_answer or kind != UNKNOWN or not self._format.members
-            self._may_be_plain = self._has_answer and self.choices == 1
-        if self.needs_end and (first or may_finish(data)):
+            self._may_be_plain = self._has_answer and self._counts_by_event()
+        finishes = may_finish(data) is not None
+        if self.needs_end and (first or finishes):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
-        if self.choices > 1 and may_finish(data) and (reason := cut_reason_in(data)):
-            self.finish_reason = reason
+        if self.choices > 1 and finishes:
+            self._last = event
+            self.finish_reason = cut_reason_in(data) or self.finish_reason
         if name == _ERROR_NAME:
             self.error = self.error or named_error(data)
             return False
-        if not (self.ids.records_left or self._must_parse(data)):
-            adds = not self._format.delta_mark or data.find(self._format.delta_mark) >= 0
-            self.delivered += adds and not self.is_beginning
+        if not (self.ids.records_left or (finishes and self.choices == 1) or announces(data, self._format)):
+            if self._counts_by_event():
+                self.delivered += not self.is_beginning and data.find(self._format.delta_mark) >= 0
+            elif not self.is_beginning:
+                self.delivered += outputs_in(members_of(data) or {})
             self._last = event
             return False
-        if self.ids.records_left:
-            self.ids.records_left -= 1
+        self.ids.records_left = max(0, self.ids.records_left - 1)
         return self._read_record(data, counts=True)
 
-    def _must_parse(self, data: bytes) -> bool:
-        if data.find(ERROR_MARK) >= 0:
-            return True
-        for mark in self._format.end_marks:
-            if data.find(mark) >= 0:
-                return True
-        # A list, since a generator expression costs more than the search.
-        return [mark for mark in self._format.usage_marks if data.find(mark) >= 0 and not is_null(data, mark)] != []
+    def _counts_by_event(self) -> bool:
+        """Whether each event adds to one answer, whose finish reason has not arrived."""
+        return self.choices == 1 and not self.finish_reason
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
+            generates = self._format.places.needs_answer
             if self._kind == JSON and not self._held.may_be_error:
-                whole = usage_of_text(data, self._format.members, generates=self._format.places.needs_answer)
+                whole = usage_of_text(data, self._format.members, generates=generates)
                 if whole is not None:
                     self.ended, self.finish_reason = True, whole[1]
                     self._usage.state(whole[0], self.delivered, is_final=True)
                     return False
-            generates = self._format.places.needs_answer
-            read = usage_of_answer(data, self._usage.value, generates=generates) if self._kind != JSON else None
+            in_one_pass = self._kind != JSON and self._counts_by_event() and not may_finish(data)
+            read = usage_of_answer(data, self._usage.value, generates=generates) if in_one_pass else None
             if read is not None:
                 usage, has_choices = read
                 if has_choices:
@@ -377,13 +376,14 @@ class AnswerParser:
         if indexed is not None:
             self.finish_reason = indexed.finish_reason
         elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
-            self.finish_reason = finish
+            self.finish_reason, self._may_be_plain = finish, False
         if is_end(fields):
             self.ended, self._may_be_plain = True, False
         self.ids.read(fields)
         choices = fields.get("choices")
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
-        self.delivered += counts and has_output(fields)
+        if counts:
+            self.delivered += outputs_in(fields)
         if reports:
             is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
             self._usage.place(self.delivered, is_final)
@@ -397,7 +397,7 @@ class AnswerParser:
             self.ended = self.ended or is_last
             is_final = self._usage.is_at_end(fields, self.delivered)
             # Without output, the record has been counted if every event counts.
-            if not (self._format.delta_mark or has_output(fields)):
+            if self.choices == 1 and not (self._format.delta_mark or outputs_in(fields)):
                 self.delivered = max(0, self.delivered - 1)
             if is_final:
                 self._usage.end(self.delivered)
@@ -433,7 +433,7 @@ class AnswerParser:
         """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""
         rest, self._last = self._splitter.take_long(), b""
         self.begun = self._has_answer = True
-        self._may_be_plain = self.choices == 1
+        self._may_be_plain = self._counts_by_event()
         self._reducer = JsonReducer(self._format.wanted)
         self._reducer.feed(data_in(rest) if self._kind == EVENTS else rest)
         return rest

@@ -62,11 +62,12 @@ def kind_of_first(data: bytes, known: Set[str]) -> int:
         return OUTPUT
     if not choices:
         return UNKNOWN
-    choice, delta = choices[0], choices[0].delta
-    parts = [choice.text, choice.finish_reason]
-    if delta is not None:
-        if bytes(delta.content) not in _EMPTY:
+    for choice in choices:
+        delta = choice.delta
+        parts = [choice.text, choice.finish_reason]
+        if delta is not None:
+            parts += [delta.content, delta.reasoning_content, delta.reasoning, delta.thinking, delta.tool_calls]
+            parts += [delta.function_call, delta.refusal, delta.audio]
+        if [part for part in parts if bytes(part) not in _EMPTY]:
             return OUTPUT
-        parts += [delta.reasoning_content, delta.reasoning, delta.thinking, delta.tool_calls]
-        parts += [delta.function_call, delta.refusal, delta.audio]
-    return OUTPUT if [part for part in parts if bytes(part) not in _EMPTY] else ANNOUNCES
+    return ANNOUNCES

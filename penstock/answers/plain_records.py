@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
+from penstock.answers.stream_ends import may_finish
 
 _NULL: Final = b"null"
 _LF_END: Final = b"\n\n"
@@ -73,19 +74,12 @@ class PlainRecords:
         return count
 
     def _count(self, part: bytes, begin: int, end_at: int) -> int:
-        if not part.endswith(self._end, begin, end_at) or part.find(ERROR_MARK) >= 0:
+        if not part.endswith(self._end, begin, end_at) or self._has_more_than_data(part, begin, end_at):
             return -1
-        if self._has_more_than_data(part, begin, end_at):
+        if announces(part, self._format) or may_finish(part):
             return -1
-        answer_format = self._format
-        for mark in answer_format.usage_marks:
-            if part.find(mark) >= 0 and not is_null(part, mark):
-                return -1
-        for mark in answer_format.end_marks:
-            if part.find(mark) >= 0:
-                return -1
         # Between its bounds: the framing of a chunk has line ends too.
-        return part.count(answer_format.delta_mark or self._end, begin, end_at)
+        return part.count(self._format.delta_mark or self._end, begin, end_at)
 
     def _is_like_the_last(self, part: bytes, begin: int, after: bytes) -> bool:
         """Whether a part differs from the last one only within one string, which has no escapes.
@@ -136,7 +130,18 @@ class PlainRecords:
         return part.startswith(b"data:", begin) and part.find(b"\n", begin) == end_at - (len(self._end) >> 1) - 1
 
 
-def is_null(part: bytes, mark: bytes) -> bool:
+def announces(part: bytes, answer_format: AnswerFormat) -> bool:
+    """Whether a part of a stream may contain an error, usage or the end."""
+    for mark in answer_format.end_marks:
+        if part.find(mark) >= 0:
+            return True
+    for mark in answer_format.usage_marks:
+        if part.find(mark) >= 0 and not _is_null(part, mark):
+            return True
+    return part.find(ERROR_MARK) >= 0
+
+
+def _is_null(part: bytes, mark: bytes) -> bool:
     """Whether the only member whose name is `mark` in `part` is null, as in each event but the last of some engines."""
     at = part.find(mark) + len(mark)
     return part[at : at + 8].lstrip(b" \t:").startswith(_NULL) and part.find(mark, at) < 0

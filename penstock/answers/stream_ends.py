@@ -20,7 +20,7 @@ _ENDING_TYPES: Final = frozenset(
 _TRUE: Final = b"true"
 _STRING_START: Final = b'"'
 
-may_finish: Final = re.compile(rb'_reason"\s*:\s*["{]').search
+may_finish: Final = re.compile(rb'_reason"\s*:\s*(?:"[^"]|\{)').search
 """Finds what each record with a finish reason contains. In generated text, the quotes would be escaped."""
 
 

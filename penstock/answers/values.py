@@ -123,17 +123,26 @@ def cut_reason_in(data: bytes) -> str:
     return reason if reason in CUT_REASONS else ""
 
 
-def has_output(fields: Fields) -> bool:
-    """Whether a record of a stream contains generated output; True for a record of an unknown format."""
-    if "choices" in fields:
-        choice = _first_choice(fields)
-        if choice is None:
-            return False
-        raw = choice.get("delta")
-        delta = members_of(raw) if raw is not None else None
-        if delta is None:
-            return _is_set(choice.get("text"))
-        return _has_text(delta)
+def outputs_in(fields: Fields) -> int:
+    """The number of answers to which a record of a stream adds a token; 1 for a record of an unknown format.
+
+    A token may have no text, such as a part of a character.
+    """
+    raw = fields.get("choices")
+    if raw is None:
+        return _has_output(fields)
+    return len([choice for choice in list_of(bytes(raw), MAX_CHOICES) or () if _adds_token(members_of(choice) or {})])
+
+
+def _adds_token(choice: Fields) -> bool:
+    raw = choice.get("delta")
+    delta = members_of(raw) if raw is not None else None
+    if _is_set(choice.get("text")) if delta is None else _has_text(delta):
+        return True
+    return not (_is_set(choice.get("finish_reason")) or (delta is not None and _is_set(delta.get("role"))))
+
+
+def _has_output(fields: Fields) -> bool:
     kind = fields.get("type")
     if kind is not None:
         name = bytes(kind)
@@ -145,12 +154,6 @@ def has_output(fields: Fields) -> bool:
     if "response" in fields or "token" in fields:
         return _is_set(fields.get("response")) or _is_set(fields.get("token"))
     return error_in(fields) is None
-
-
-def _first_choice(fields: Fields) -> Fields | None:
-    raw = fields.get("choices")
-    choices = list_of(bytes(raw), 1) if raw is not None else None
-    return members_of(choices[0]) if choices else None
 
 
 def _has_text(message: Fields) -> bool:
