@@ -2,7 +2,8 @@
 
 A new certificate is used from the next handshake on; open connections keep the old one. If the new files are unusable,
 the last good ones stay in force, and the problem is logged once. So they do if the new certificate has expired, or is
-not valid yet: it is used once it is.
+not valid yet: it is used once it is. In place of the identity of a process, only another identity of the process is
+used: other processes would reject the certificate.
 """
 
 from __future__ import annotations
@@ -13,10 +14,42 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from adapters.files.identity_files import CERTIFICATE, IdentityFiles
 from adapters.files.tls_files import load_authorities, load_pair, load_system_authorities, require_valid
 from adapters.files.watched_files import WatchedFiles
 
 ALPN_PROTOCOLS = ["http/1.1"]
+
+
+class PresentedCertificate:
+    """The certificate that TLS presents, and what another one must be to replace it."""
+
+    def __init__(self, file: Path | None) -> None:
+        """Start with any certificate; None presents none."""
+        self._file = file
+        self._is_in_force = False
+        self._identity: IdentityFiles | None = None
+
+    def load(self, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Return a new context.
+
+        The first certificate may have expired, later ones may not.
+
+        Raises:
+            UnusableFile: a file is unusable, or the certificate may not replace the one in force.
+        """
+        context = make()
+        if self._is_in_force and self._file is not None:
+            require_valid(self._file, time.time())
+        if self._identity is not None:
+            self._identity.require_usable()
+        self._is_in_force = True
+        return context
+
+    def follow(self, identity: IdentityFiles) -> None:
+        """Present no other certificate than identities of this process, if the certificate is its identity."""
+        if self._file == identity.directory / CERTIFICATE:
+            self._identity = identity
 
 
 class ServerTls:
@@ -44,7 +77,8 @@ class ServerTls:
         """
         verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_OPTIONAL
         make = partial(_server_context, certificate, key, client_ca, verify_mode, alpn)
-        self.files = _watched((certificate, key, client_ca), make, certificate)
+        self.presented = PresentedCertificate(certificate)
+        self.files = WatchedFiles((certificate, key, client_ca), partial(self.presented.load, make))
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next handshake.
@@ -83,7 +117,7 @@ class ClientTls:
         """
 
         def make() -> ssl.SSLContext:
-            context = _client_context(ca, certificate, key)
+            context = client_context(ca, certificate, key)
             if alpn:
                 context.set_alpn_protocols(list(alpn))
             if further_ca is not None:
@@ -91,28 +125,12 @@ class ClientTls:
             context.check_hostname = check_hostname
             return context
 
-        self.files = _watched((ca, certificate, key, further_ca), make, certificate)
+        self.presented = PresentedCertificate(certificate)
+        self.files = WatchedFiles((ca, certificate, key, further_ca), partial(self.presented.load, make))
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next connection."""
         return self.files.content
-
-
-def _watched(
-    files: Sequence[Path | None], make: Callable[[], ssl.SSLContext], certificate: Path | None
-) -> WatchedFiles[ssl.SSLContext]:
-    """Load files, and load them again when they change; the first certificate may have expired, later ones may not."""
-    is_renewal = False
-
-    def load() -> ssl.SSLContext:
-        context = make()
-        if is_renewal and certificate is not None:
-            require_valid(certificate, time.time())
-        return context
-
-    watched = WatchedFiles(files, load)
-    is_renewal = True
-    return watched
 
 
 def _server_context(
@@ -129,7 +147,8 @@ def _server_context(
     return context
 
 
-def _client_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+def client_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    """Return a context of connections to servers. Raises BadTlsFiles if a file is unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

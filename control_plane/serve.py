@@ -88,6 +88,9 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
     access = Access(admin_token.secret, api_keys, oidc, identity.sessions)
     api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
+    for tls in (api_tls, peer_tls):
+        if tls is not None:
+            tls.presented.follow(identity)
     webhook_secret = None
     if settings.policy_webhook_secret_file is not None:
         webhook_secret = SecretFile(settings.policy_webhook_secret_file, load_webhook_secret)

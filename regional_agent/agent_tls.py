@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
 from adapters.loopback import is_loopback
 from adapters.tls_contexts import ClientTls, ServerTls
 from regional_agent.config.settings import AgentSettings
@@ -13,7 +13,15 @@ from regional_agent.config.settings import AgentSettings
 class AgentTls:
     """The TLS contexts of all listeners and connection pools."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, identity: IdentityFiles | None) -> None:
+        """Read the files.
+
+        Args:
+            identity: no other certificate is presented in place of this one; None for a check of the files.
+
+        Raises:
+            BadTlsFiles: a file is unusable.
+        """
         own = settings.identity_dir
         certificate, key, authorities = own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES
         self.traffic = _traffic_tls(settings)
@@ -28,7 +36,7 @@ class AgentTls:
             redis_pair = certificate, key
         further_ca = authorities if settings.redis_ca_file is None else None
         self.to_redis = ClientTls(settings.redis_ca_file, *redis_pair, further_ca=further_ca, alpn=())
-        parts = (
+        parts: tuple[ServerTls | ClientTls | None, ...] = (
             self.traffic,
             self.peer,
             self.admin,
@@ -39,6 +47,9 @@ class AgentTls:
             self.picker,
         )
         self.files = [part.files for part in parts if part is not None]
+        for part in parts:
+            if part is not None and identity is not None:
+                part.presented.follow(identity)
 
 
 def _traffic_tls(settings: AgentSettings) -> ServerTls | None:

@@ -105,7 +105,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
     prefix = settings.etcd_prefix
     identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region, prefix=prefix)
-    tls = AgentTls(settings)
+    tls = AgentTls(settings, identity)
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics(settings.max_tenant_series, settings.max_endpoint_series)
     metrics.certificates = CertificateExpiry(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,6 +18,7 @@ from adapters.files.tls_files import MAX_FILE_BYTES, BadTlsFiles
 from adapters.files.watched_files import WatchedFiles
 from adapters.loopback import is_loopback
 from adapters.store.config_store import StoreUnavailable
+from adapters.tls_contexts import PresentedCertificate, client_context
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
@@ -55,7 +57,14 @@ class Tls(msgspec.Struct, frozen=True):
         if (self.cert_path is None) != (self.key_path is None):
             raise ValueError("a client certificate for etcd needs both cert_path and key_path")
         paths = self.ca_path, self.key_path, self.cert_path
-        return WatchedFiles(paths, lambda: grpc.ssl_channel_credentials(*map(_content, paths)), fallback=None)
+        presented = PresentedCertificate(self.cert_path)
+
+        def load() -> grpc.ChannelCredentials:
+            # gRPC accepts any content, and cannot connect then.
+            presented.load(partial(client_context, self.ca_path, self.cert_path, self.key_path))
+            return grpc.ssl_channel_credentials(*map(_content, paths))
+
+        return WatchedFiles(paths, load, fallback=None)
 
 
 def _content(path: Path | None) -> bytes | None:

@@ -87,6 +87,10 @@ class IdentityFiles:
         """Reloads the files if they have changed, or could not be used. Returns whether a new identity is in use."""
         return self._files.reload_if_changed()
 
+    def require_usable(self) -> None:
+        """Raise BadSecret unless the present files are an identity of this process."""
+        self._load()
+
     def _use(self, identity: Identity) -> None:
         self.sessions.use(identity)
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)

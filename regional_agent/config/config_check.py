@@ -35,7 +35,7 @@ def config_problems(settings: AgentSettings) -> list[str]:
 def _problems(settings: AgentSettings) -> list[str]:
     checks: list[Callable[[], object]] = [
         lambda: IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region),
-        lambda: AgentTls(settings),
+        lambda: AgentTls(settings, None),
         lambda: _check_etcd_files(settings),
         lambda: parse_endpoints(read_endpoint_file(settings.endpoints_file), settings.endpoints_file),
         lambda: GeoIpLookup(settings.geoip_file),

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from adapters.etcd.etcd_connection import Connection, Connections, Endpoint, Tls, tls_to
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.store.config_store import StoreUnavailable
+from tests.support.identities import agent_id, authority, renew_identity, write_identity
 
 HERE, THERE = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
 
@@ -109,11 +111,11 @@ def test_etcd_on_another_machine_is_reached_with_the_certificate_of_the_process(
 
 def test_changed_files_are_read_for_a_new_connection(tmp_path: Path) -> None:
     ca = tmp_path / "ca.crt"
-    ca.write_text("an authority")
+    ca.write_bytes(authority().pem)
     files = Tls(ca).watched()
     connections = Connections([HERE, THERE], files)
     with connections.use() as first:
-        ca.write_text("another authority")
+        ca.write_bytes(authority(1).pem)
         with connections.use() as same:
             assert same is first
         assert files.reload_if_changed()
@@ -126,3 +128,18 @@ def test_changed_files_are_read_for_a_new_connection(tmp_path: Path) -> None:
     with connections.use() as same:
         assert same is renewed
     connections.close()
+
+
+def test_a_half_replaced_pair_leaves_the_last_credentials_in_force(tmp_path: Path) -> None:
+    own, new = (write_identity(tmp_path / name, agent_id()) for name in ("own", "new"))
+    renew_identity(new, agent_id())
+    files = Tls(own / AUTHORITIES, own / CERTIFICATE, own / PRIVATE_KEY).watched()
+    before = files.content
+    (own / CERTIFICATE).write_bytes((new / CERTIFICATE).read_bytes())
+    assert not files.reload_if_changed()
+    assert files.content is before
+    assert "to which the unencrypted key" in files.problem
+    (own / PRIVATE_KEY).write_bytes((new / PRIVATE_KEY).read_bytes())
+    assert files.reload_if_changed()
+    (own / AUTHORITIES).write_text("half a certifica")
+    assert not files.reload_if_changed()

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapters.configuration.settings_loader import BadSettings
+from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY, IdentityFiles
+from penstock.wire.identity import ProcessRole
 from regional_agent.agent_tls import AgentTls
 from regional_agent.config.settings import PREFIX, load_settings
 from regional_agent.http.limits import Limits
@@ -179,7 +181,25 @@ def test_the_admin_listener_requires_client_certificates_if_set_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     given(monkeypatch, ADMIN_LISTEN="127.0.0.1:0", IDENTITY_DIR=str(write_identity(tmp_path, agent_id())))
-    assert AgentTls(load_settings()).admin is None, "plain HTTP on a loopback address"
-    required = AgentTls(load_settings({"admin_require_certificate": True})).admin
+    assert AgentTls(load_settings(), None).admin is None, "plain HTTP on a loopback address"
+    required = AgentTls(load_settings({"admin_require_certificate": True}), None).admin
     assert required is not None
     assert required().verify_mode is ssl.CERT_REQUIRED
+
+
+def test_the_certificate_of_another_process_is_presented_to_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = write_identity(tmp_path / "own", agent_id("eu-de"))
+    given(monkeypatch, PICKER_LISTEN="10.0.0.1:0", IDENTITY_DIR=str(own))
+    tls = AgentTls(
+        load_settings({"admin_require_certificate": True}),
+        IdentityFiles(own, ProcessRole.AGENT, "agent-1", "eu-de"),
+    )
+    before = {part: part() for part in (tls.peer, tls.admin, tls.picker, tls.to_control_planes, tls.to_peers)}
+    another = write_identity(tmp_path / "another", agent_id("eu-es"))
+    for name in (CERTIFICATE, PRIVATE_KEY):
+        (own / name).write_bytes((another / name).read_bytes())
+    for files in tls.files:
+        files.reload_if_changed()
+    assert {part: part() for part in before if part is not None} == before
