@@ -1,5 +1,9 @@
 """Chooses the region that a DNS name resolves to: residency, then health, then the strategy of the name.
 
+An answer for a type of addresses is chosen among the regions that have such addresses: where some regions have IPv4 and
+others IPv6 addresses alone, either client reaches a region. The primary of a failover order is answered alone, whatever
+addresses it has.
+
 Every server with the same plan and the same view of health gives answers of the same distribution, without any state of
 its own. The weights are those by which agents draw regions (`plan_shares`), and the order of entries is that of
 steering (`ranked`).
@@ -13,6 +17,7 @@ from random import Random
 import msgspec
 
 from penstock.dns.permitted_regions import permitted_regions
+from penstock.dns.zone_records import ADDRESS_TYPES, Record, has_cname, has_type, region_records
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -70,12 +75,30 @@ class NameAnswer(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
     live: int = 0
     """Number of permitted regions that may be answered now."""
+    shares_of_type: Mapping[str, dict[str, float]] = {}
+    """By type of addresses (`A`, `AAAA`) that a region of `shares` lacks: the probability (0-1) of each region that has
+    them. A type that no live region has is absent."""
+
+    @property
+    def regions(self) -> frozenset[str]:
+        """The regions that the name may resolve to."""
+        return frozenset(self.shares).union(*self.shares_of_type.values())
 
     def draw(self, rng: Random) -> str | None:
         """Return one region by its probability; None without a live region."""
-        if len(self.shares) < 2:
-            return next(iter(self.shares), None)
-        return rng.choices(list(self.shares), list(self.shares.values()))[0]
+        return _drawn(self.shares, rng)
+
+    def records(self, policy: Policy, name: DnsName, region: str, rng: Random) -> list[Record]:
+        """Return the records of an answer for which `region` was drawn.
+
+        Addresses of a type that the region lacks are those of another region, drawn for this type.
+        """
+        found = region_records(policy, name, region)
+        for kind, shares in self.shares_of_type.items():
+            if all(record.kind not in (kind, "CNAME") for record in found):
+                other = _drawn(shares, rng)
+                found += [each for each in region_records(policy, name, other) if each.kind == kind] if other else []
+        return found
 
 
 def answer_name(policy: Policy, name: DnsName, question: Question, fleet: NameServerView) -> NameAnswer:
@@ -85,14 +108,25 @@ def answer_name(policy: Policy, name: DnsName, question: Question, fleet: NameSe
     live, rejected = _live(policy, permitted, models, fleet)
     if not live:
         return NameAnswer({}, permitted, rejected)
-    match name.strategy:
-        case DnsStrategy.FAILOVER:
-            shares = {next(region for region in name.failover_order if region in live): 1.0}
-        case DnsStrategy.NEAREST:
-            shares = {_nearest(policy, question.near, live): 1.0}
-        case DnsStrategy.SHARES:
-            shares = _planned(policy, question.near, permitted, models, live, fleet.plans)
-    return NameAnswer(_checked(shares, permitted), permitted, rejected, len(live))
+
+    def chosen(among: Mapping[str, EntryState]) -> dict[str, float]:
+        match name.strategy:
+            case DnsStrategy.FAILOVER:
+                shares = {next(region for region in name.failover_order if region in among): 1.0}
+            case DnsStrategy.NEAREST:
+                shares = {_nearest(policy, question.near, among): 1.0}
+            case DnsStrategy.SHARES:
+                shares = _planned(policy, question.near, permitted, models, among, fleet.plans)
+        return _checked(shares, permitted)
+
+    shares = chosen(live)
+    of_type: dict[str, dict[str, float]] = {}
+    for kind in ADDRESS_TYPES if name.strategy is not DnsStrategy.FAILOVER else ():
+        if not all(has_type(policy, region, kind) or has_cname(policy, region) for region in shares):
+            having = {region: state for region, state in live.items() if has_type(policy, region, kind)}
+            if having:
+                of_type[kind] = chosen(having)
+    return NameAnswer(shares, permitted, rejected, len(live), of_type)
 
 
 def is_absent(state: RegionState) -> bool:
@@ -169,6 +203,12 @@ def _planned(
         return {_nearest(policy, near, live): 1.0}
     total = sum(found.values())
     return {region: share / total for region, share in sorted(found.items()) if share > 0.0}
+
+
+def _drawn(shares: Mapping[str, float], rng: Random) -> str | None:
+    if len(shares) < 2:
+        return next(iter(shares), None)
+    return rng.choices(list(shares), list(shares.values()))[0]
 
 
 def _checked(shares: dict[str, float], permitted: frozenset[str]) -> dict[str, float]:

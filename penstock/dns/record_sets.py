@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.dns.name_answer import NameServerView, Question, answer_name
-from penstock.dns.zone_records import Record, region_records
+from penstock.dns.name_answer import NameAnswer, NameServerView, Question, answer_name
+from penstock.dns.zone_records import ADDRESS_TYPES, Record, has_cname, region_records
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.policy import Policy
@@ -55,18 +55,23 @@ def name_records(policy: Policy, name: DnsName, fleet: NameServerView, client: L
         answer.shares,
         tuple(sorted(answer.permitted)),
         answer.rejected,
-        _record_sets(policy, name, answer.shares),
-        _record_sets(policy, name, dict.fromkeys(answer.permitted, 1.0)),
+        _record_sets(policy, name, answer),
+        _record_sets(policy, name, NameAnswer(dict.fromkeys(answer.permitted, 1.0), answer.permitted)),
     )
 
 
-def _record_sets(policy: Policy, name: DnsName, shares: Mapping[str, float]) -> tuple[RecordSet, ...]:
+def _record_sets(policy: Policy, name: DnsName, answer: NameAnswer) -> tuple[RecordSet, ...]:
     """The records of all regions with a share; those of the largest share alone if they are a CNAME."""
-    largest_first = sorted(shares, key=lambda region: (-shares[region], region))
-    records = [record for region in largest_first for record in region_records(policy, name, region)]
-    if records and records[0].kind == "CNAME":
-        return _sets(records[:1])
-    return _sets(record for record in records if record.kind != "CNAME")
+    largest_first = sorted(answer.shares, key=lambda region: (-answer.shares[region], region))
+    if largest_first and has_cname(policy, largest_first[0]):
+        return _sets(region_records(policy, name, largest_first[0]))
+    return _sets(
+        record
+        for kind in ADDRESS_TYPES
+        for region in answer.shares_of_type.get(kind, answer.shares)
+        for record in region_records(policy, name, region)
+        if record.kind == kind
+    )
 
 
 def _sets(records: Iterable[Record]) -> tuple[RecordSet, ...]:

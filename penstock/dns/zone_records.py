@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ SERIAL = 1
 
 REFRESH_S, RETRY_S, EXPIRE_S = 3600, 600, 86_400
 """Times (s) of the SOA record for secondary servers, which zones do not have."""
+
+
+ADDRESS_TYPES: Final = ("A", "AAAA")
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -54,7 +58,23 @@ def last_resort_records(name: DnsName) -> list[Record]:
 
 def address_records(name: str, addresses: Iterable[str], ttl_s: int) -> list[Record]:
     """Return one record for each IP address."""
-    return [Record(name, "AAAA" if ":" in address else "A", address, ttl_s) for address in addresses]
+    return [Record(name, _type_of(address), address, ttl_s) for address in addresses]
+
+
+def has_type(policy: Policy, region: str, kind: str) -> bool:
+    """Whether the entry of a region has addresses of a type (`A`, `AAAA`)."""
+    entry = policy.regions[region].entry
+    return isinstance(entry, RegionEntry) and any(_type_of(address) == kind for address in entry.addresses)
+
+
+def has_cname(policy: Policy, region: str) -> bool:
+    """Whether the entry of a region is another name, beside which a name has no addresses."""
+    entry = policy.regions[region].entry
+    return isinstance(entry, RegionEntry) and bool(entry.cname)
+
+
+def _type_of(address: str) -> str:
+    return "AAAA" if ":" in address else "A"
 
 
 def zone_of(zones: Mapping[str, DnsZone], name: str) -> DnsZone | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name
 from penstock.dns.permitted_regions import permitted_regions
-from penstock.dns.zone_records import region_records
+from penstock.dns.zone_records import ADDRESS_TYPES, has_cname, has_type, region_records
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -33,7 +33,7 @@ class NamesChecked(msgspec.Struct, frozen=True):
     """Number of answers computed."""
     breaches: tuple[Breach, ...]
     warnings: tuple[str, ...]
-    """Names that resolve to no region for some clients, whatever the state of the fleet."""
+    """Names that resolve to no region for some clients, whatever the state of the fleet, or not by their shares."""
 
 
 def at_names(policy: Policy, found: list[Situation]) -> NamesChecked:
@@ -51,7 +51,7 @@ def at_names(policy: Policy, found: list[Situation]) -> NamesChecked:
             resolved = set(permitted_regions(policy, name, client))
             for lost, fleet in _fleets(policy, expected):
                 answers += 1
-                chosen = answer_name(policy, name, Question(client, client), fleet).shares.keys()
+                chosen = answer_name(policy, name, Question(client, client), fleet).regions
                 resolved |= chosen
                 breaches += [
                     _breach(policy, name, client, region, (), "is lost, and answered") for region in chosen & lost
@@ -64,6 +64,7 @@ def at_names(policy: Policy, found: list[Situation]) -> NamesChecked:
                 warnings.append(
                     f"DNS name {name.name} resolves to no region without a client subnet; name its `clients`"
                 )
+        warnings += _uneven(policy, name)
         breaches += [
             _breach(policy, name, NOWHERE, region, (), problem) for region, problem in _misplaced(policy, name)
         ]
@@ -121,6 +122,18 @@ def _fleets(policy: Policy, expected: frozenset[str]) -> Iterator[tuple[frozense
         }
         for plans in ({}, planned):
             yield lost, NameServerView(states, plans)
+
+
+def _uneven(policy: Policy, name: DnsName) -> Iterator[str]:
+    """Warnings about a type of addresses that some regions of a name have and others lack."""
+    entered = [region for region in sorted(name.covers & policy.regions.keys()) if region_records(policy, name, region)]
+    for kind, version in zip(ADDRESS_TYPES, ("IPv4", "IPv6"), strict=True):
+        lacking = [region for region in entered if not (has_type(policy, region, kind) or has_cname(policy, region))]
+        if 0 < len(lacking) < len(entered):
+            yield (
+                f"DNS name {name.name}: {', '.join(lacking)} without {version} addresses, unlike other regions of the"
+                f" name: clients with {version} do not follow its shares, and may find no address in a failover order"
+            )
 
 
 def _misplaced(policy: Policy, name: DnsName) -> Iterator[tuple[str, str]]:

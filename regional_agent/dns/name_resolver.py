@@ -18,7 +18,7 @@ from penstock.dns.remote_backend import (
     records_line,
     result_line,
 )
-from penstock.dns.zone_records import last_resort_records, region_records, zone_of, zone_records
+from penstock.dns.zone_records import last_resort_records, zone_of, zone_records
 from penstock.policy.geography import NOWHERE
 from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.policy import Policy
@@ -105,10 +105,11 @@ class NameResolver:
                 client = near
         question = Question(client, near)
         scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
-        region = answer_name(policy, name, question, self._fleet(policy)).draw(self._rng)
+        answer = answer_name(policy, name, question, self._fleet(policy))
+        region = answer.draw(self._rng)
         if region is not None:
             self._on_answer(name.name, region)
-            return records_line(region_records(policy, name, region), scope_bits)
+            return records_line(answer.records(policy, name, region, self._rng), scope_bits)
         records = last_resort_records(name)
         self._on_answer(name.name, LAST_RESORT if records else NONE)
         return records_line(records, scope_bits) if records else SERVFAIL

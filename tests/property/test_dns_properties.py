@@ -12,7 +12,7 @@ from penstock.dns.name_answer import EntryState, NameServerView, Question, answe
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.kinds.dns_names import DnsStrategy
+from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.kinds.regions import Region
@@ -50,19 +50,24 @@ names = st.builds(
     strategy=st.sampled_from(list(DnsStrategy)),
     failover_order=st.permutations(NAMES).map(tuple),
 )
-policies = st.builds(
-    lambda residency, name: Policy(
-        regions={
-            region: Region(region, "XX", float(n), float(n), entry=RegionEntry(addresses=(f"192.0.2.{n}",)))
-            for n, region in enumerate(NAMES)
-        },
+ENTRIES = [
+    [RegionEntry(addresses=addresses) for addresses in ((v4,), (v6,), (v4, v6))] + [RegionEntry(cname=f"{n}.example")]
+    for n, v4, v6 in ((n, f"192.0.2.{n}", f"2001:db8::{n}") for n in range(len(NAMES)))
+]
+
+
+def policy_of(entries: tuple[RegionEntry, ...], name: DnsName, residency: tuple[ResidencyRule, ...] = ()) -> Policy:
+    return Policy(
+        regions={region: Region(region, "XX", float(n), float(n), entry=entries[n]) for n, region in enumerate(NAMES)},
         models={"m": Model("m")},
         tenants={"t": Tenant("t", "personal"), "u": Tenant("u", "open")},
         residency=residency,
         dns_names={name.name: name},
-    ),
-    st.lists(rules, max_size=4).map(tuple),
-    names,
+    )
+
+
+policies = st.builds(
+    policy_of, st.tuples(*map(st.sampled_from, ENTRIES)), names, st.lists(rules, max_size=4).map(tuple)
 )
 fleets = st.dictionaries(
     st.sampled_from(NAMES),
@@ -92,8 +97,9 @@ def test_answers_are_live_and_permitted(
     answer = answer_name(policy, name, Question(client, near), NameServerView(states, plans(weights)))
     region = answer.draw(Random(seed))
     assert (region is None) is (not answer.shares)
-    assert not answer.shares or abs(sum(answer.shares.values()) - 1.0) < 1e-6
-    for resolved in answer.shares:
+    for shares in (answer.shares, *answer.shares_of_type.values()):
+        assert not shares or abs(sum(shares.values()) - 1.0) < 1e-6
+    for resolved in answer.regions:
         assert resolved in name.covers
         state = states[resolved]
         assert state.state not in (RegionState.FAILED, RegionState.DRAINING, RegionState.UNKNOWN)
@@ -101,6 +107,37 @@ def test_answers_are_live_and_permitted(
         for tenant in name.tenants or policy.tenants:
             facts = RequestFacts(tenant, policy.tenants[tenant].data_class, client)
             assert resolved in _permitted_everywhere(policy, facts)
+
+
+@settings(max_examples=examples(2000), deadline=None)
+@given(
+    st.tuples(*map(st.sampled_from, ENTRIES)), st.sampled_from(list(DnsStrategy)), region_sets, shares, st.integers()
+)
+def test_every_type_of_addresses_is_answered_if_a_live_region_has_it(
+    entries: tuple[RegionEntry, ...], strategy: DnsStrategy, live: frozenset[str], weights: list[float], seed: int
+) -> None:
+    """Of a live region, by the shares among the regions that have it; in a failover order, of the primary alone."""
+    name = a_name("x", covers=frozenset(NAMES), strategy=strategy, failover_order=NAMES)
+    policy = policy_of(entries, name)
+    fleet = NameServerView({each: EntryState(RegionState.HEALTHY, frozenset({"m"})) for each in live}, plans(weights))
+    answer, rng = answer_name(policy, name, Question(), fleet), Random(seed)
+    region = answer.draw(rng)
+    if region is None:
+        assert not live
+        return
+    found = {record.kind: record.content for record in answer.records(policy, name, region, rng)}
+    entry_of = dict(zip(NAMES, entries, strict=True))
+    if entry_of[region].cname:
+        assert found == {"CNAME": f"{entry_of[region].cname}."}
+        return
+    assert "CNAME" not in found
+    for kind, separator in (("A", "."), ("AAAA", ":")):
+        having = {each for each in live for address in entry_of[each].addresses if separator in address}
+        owner = next((each for each in NAMES if found.get(kind) in entry_of[each].addresses), None)
+        if region in having or strategy is DnsStrategy.FAILOVER:
+            assert owner == (region if region in having else None)
+        else:
+            assert owner in having or (owner is None and not having)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.dns.name_answer import EntryState, NameAnswer, NameServerView, Question, answer_name
 from penstock.health.region_health import RegionState
@@ -14,6 +14,7 @@ from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
 from penstock.policy.geography import Location
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
 from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.kinds.regions import EntryMap
 from penstock.routing.reasons import Reason
 from tests.support import planet
@@ -76,8 +77,8 @@ def test_a_region_that_is_not_live_is_never_answered(name: DnsName, state: Regio
 
 def test_the_failover_table_of_the_plan_applies() -> None:
     table = FailoverTable("us-east", (Arc("eu-es", 1.0, ArcReason.FAILOVER),))
-    entry = msgspec.structs.replace(OF_US.classes[0], failover_tables=(table,))
-    plan = msgspec.structs.replace(OF_US, classes=(entry,))
+    entry = replace(OF_US.classes[0], failover_tables=(table,))
+    plan = replace(OF_US, classes=(entry,))
     answer = ask(OPEN, IN_BOSTON, plan, us_east=RegionState.FAILED)
     assert answer.shares == pytest.approx({"eu-es": 0.8, "eu-de": 0.2})
 
@@ -103,7 +104,7 @@ def test_a_region_without_endpoints_is_answered_while_it_accepts_clients() -> No
 
 
 def test_a_drained_region_is_not_answered() -> None:
-    drained = msgspec.structs.replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
+    drained = replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
     answer = ask(FIRST, Question(), drained)
     assert answer.shares == {"eu-de": 1.0}
     assert [(rejection.what, rejection.reason) for rejection in answer.rejected] == [
@@ -116,15 +117,15 @@ def test_a_region_that_is_closed_to_the_requests_of_another_origin_stays_an_entr
     closed = (Closed("us-east", planet.MODEL, last_resort=True),)
     of_spain = planet.plan("eu-es", "eu-de+eu-es+us-east", us_east=1.0)
     for generation in (0, 1, 2):
-        plan = msgspec.structs.replace(of_spain, closed=closed, generation=generation)
+        plan = replace(of_spain, closed=closed, generation=generation)
         assert ask(FIRST, Question(), OF_US, plan).shares == {"us-east": 1.0}
         assert ask(FIRST, Question(), plan, OF_US).shares == {"us-east": 1.0}
 
 
 def test_a_region_whose_only_ready_model_is_drained_is_not_answered() -> None:
-    drained = msgspec.structs.replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
+    drained = replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
     policy = dns_policy()
-    policy = msgspec.structs.replace(policy, models={**policy.models, "other": Model("other")})
+    policy = replace(policy, models={**policy.models, "other": Model("other")})
     assert ask(FIRST, Question(), drained, policy=policy).shares == {"eu-de": 1.0}
     both = {"us-east": EntryState(RegionState.HEALTHY, frozenset({planet.MODEL, "other"}))}
     view = NameServerView(all_live() | both, {"us-east": drained})
@@ -137,9 +138,42 @@ def test_a_recovering_region_has_its_ramp_s_part() -> None:
     assert answer.shares["us-east"] == pytest.approx(0.1)
 
 
+def test_a_type_of_addresses_that_a_region_lacks_is_of_another_by_the_shares() -> None:
+    """IPv4 alone in one region, IPv6 alone in another, both in the third: each client of either reaches one."""
+    addresses = {"us-east": ("198.51.100.30",), "eu-de": ("2001:db8::10",), "eu-es": ("192.0.2.20", "2001:db8::20")}
+    policy = dns_policy()
+    regions = {
+        name: replace(region, entry=RegionEntry(addresses=addresses[name])) for name, region in policy.regions.items()
+    }
+    policy = replace(policy, regions=regions)
+    plan = planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.4, eu_de=0.4, eu_es=0.2)
+    answer, rng = ask(OPEN, IN_BOSTON, plan, policy=policy), Random(5)
+    found = Counter[str]()
+    for _ in range(10_000):
+        records = answer.records(policy, OPEN, answer.draw(rng) or "", rng)
+        assert sorted(record.kind for record in records) == ["A", "AAAA"]
+        found.update(record.content for record in records)
+    for address, share in (
+        ("198.51.100.30", 2 / 3),
+        ("192.0.2.20", 1 / 3),
+        ("2001:db8::10", 2 / 3),
+        ("2001:db8::20", 1 / 3),
+    ):
+        assert found[address] / 10_000 == pytest.approx(share, abs=0.03)
+    lost = ask(OPEN, IN_BOSTON, plan, policy=policy, eu_de=RegionState.FAILED, eu_es=RegionState.FAILED)
+    assert [each.content for each in lost.records(policy, OPEN, "us-east", rng)] == ["198.51.100.30"], "no IPv6 is left"
+    records = ask(NEAREST, IN_BOSTON, policy=policy).records(policy, NEAREST, "us-east", rng)
+    assert [each.content for each in records] == ["198.51.100.30", "2001:db8::20"], "the nearest that has the type"
+
+
+def test_a_failover_order_is_answered_by_the_primary_alone_whatever_addresses_it_has() -> None:
+    answer = ask(FIRST)
+    assert [each.content for each in answer.records(dns_policy(), FIRST, "us-east", Random(1))] == ["198.51.100.30"]
+
+
 def test_entry_maps_decide_as_in_steering() -> None:
     mapped = EntryMap("us", frozenset({"US"}), frozenset(), ("eu-es",))
-    policy = msgspec.structs.replace(dns_policy(), entry_maps=(mapped,))
+    policy = replace(dns_policy(), entry_maps=(mapped,))
     assert ask(NEAREST, IN_BOSTON, policy=policy).shares == {"eu-es": 1.0}
 
 

@@ -43,6 +43,13 @@ def test_a_name_that_can_resolve_nowhere_is_a_warning() -> None:
     assert any("us-only.api.example.com" in warning for warning in verify(POLICY).warnings)
 
 
+def test_a_type_of_addresses_that_only_some_regions_of_a_name_have_is_a_warning() -> None:
+    names = (a_name("open", tenants=("open",)), a_name("eu", covers=EU))
+    policy = dns_policy(names=names)
+    (warning,) = at_names(policy, situations(policy)).warnings
+    assert "open.api.example.com: us-east without IPv6 addresses" in warning
+
+
 def test_a_rule_that_the_answers_forget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permitted_regions, "may_apply", lambda rule, name, facts: bool(rule.data_classes))
     found = regions_of(POLICY)
