@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 MAX_BATCHES = 32
-"""Maximum number of batches that an agent runs, and that the status of a region names."""
+"""Maximum number of batches that an agent runs, but for those that end at once, and that the status of a region
+names."""
 
 MAX_TEXT = 256
 """Maximum length of a text, in characters."""

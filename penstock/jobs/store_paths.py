@@ -4,10 +4,11 @@
     tenants/<tenant>/file-data/<file>/<part>         its parts
     tenants/<tenant>/uploads/<upload>/...            record, parts and end of an upload in parts
     tenants/<tenant>/batches/<batch>.json            record of a batch
-    tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, cancellation, end
+    tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, end
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
-    tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
+    tenants/<tenant>/job-data/<job>/...              its body, claims, result, end
     open/<region>/<tenant>/<batch or job>.<deadline> marks what has not ended
+    cancelled/<tenant>/<batch or job>                marks what was cancelled and has not ended
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
     uploading/<hour>/<tenant>/<upload>               marks uploads in parts, by the hour from which they are deleted
@@ -188,6 +189,9 @@ def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Ex
             yield Expiring(tenant, identifier, mark)
 
 
+CANCELLED: Final = "cancelled"
+"""Folder of what was cancelled and has not ended, which agents find without a look at each job."""
+
 CLOCK: Final = "clock"
 """Folder of the objects by whose times agents compare their clocks with that of the store."""
 
@@ -329,8 +333,8 @@ class JobPaths(NamedTuple):
 
     @property
     def cancellation(self) -> str:
-        """Path of an object that exists once cancellation was requested."""
-        return f"{self.data}/cancel"
+        """Path of an object that exists from a request for cancellation to the end."""
+        return f"{CANCELLED}/{self.tenant}/{self.id}"
 
     @property
     def end(self) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any, Final
 
@@ -150,7 +151,7 @@ class JobWorker:
                 shown_deadline(run.record.expires_at),
                 expected_at(run.record, run.claim, now),
             )
-            for batch, run in self._batches.items()
+            for batch, run in islice(self._batches.items(), MAX_BATCHES)
         )
         return JobsReport(len(self._requests), waiting, last_starts_at, batches, self.problem[:MAX_TEXT])
 
@@ -180,6 +181,7 @@ class JobWorker:
         records = (
             RunningBatch(run.record.id, run.record.sender.tenant, run.record.expires_at, run.requests_left)
             for run in self._batches.values()
+            if not run.is_stopped
         )
         return request_shares(limit, records).get(batch, 1)
 
@@ -199,17 +201,20 @@ class JobWorker:
         region = store.batches.region
         self.queue.ranked(region, [job.paths.id for job in jobs if not store_paths.is_batch(job.paths.id)])
         expired, concurrency = await self._expired(store, jobs), store.document.concurrency
+        cancelled: set[str] | None = None
         for job in jobs:
             paths = job.paths
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
-            if store_paths.is_batch(paths.id):
-                has_room = len(self._batches) < MAX_BATCHES
-            else:
-                # Those that have expired end at once.
-                has_room = len(self._requests) < (2 * concurrency if paths.id in expired else concurrency)
-            if not has_room:
-                continue
+            running, limit = (
+                (self._batches, MAX_BATCHES) if store_paths.is_batch(paths.id) else (self._requests, concurrency)
+            )
+            if len(running) >= limit:
+                # What was cancelled or has expired ends at once.
+                if cancelled is None:
+                    cancelled = await store.batches.cancelled()
+                if len(running) >= 2 * limit or (paths.id not in expired and paths.id not in cancelled):
+                    continue
             if self._memory.is_full:
                 break
             try:

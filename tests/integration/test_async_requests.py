@@ -15,6 +15,7 @@ import pytest
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
+from penstock.jobs.job_records import BatchCounts, Claim
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import agent_jobs, job_deadline, job_worker
 from regional_agent.jobs.api import batches_api
@@ -25,7 +26,7 @@ from regional_agent.jobs.storage.job_storage import JobStorage
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
 from tests.support.chats import answers_after, never_responds
-from tests.support.jobs import EMBEDDINGS, JobClient, embeds, input_file, job_store
+from tests.support.jobs import EMBEDDINGS, JobClient, closed, embeds, input_file, job_store, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until
@@ -312,6 +313,45 @@ async def test_a_request_that_waits_expires_although_no_agent_has_room(
         assert (await ended(client, waiting))["status"] == "expired"
         assert (await client.http.get(f"/v1/jobs/{runs}")).json()["status"] == "in_progress"
         assert len(gpu.requests) == 1
+
+
+async def test_what_was_cancelled_or_has_expired_ends_although_no_agent_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_worker, "MAX_BATCHES", 1)
+    release, store = asyncio.Event(), job_store(tmp_path / "store", concurrency=1)
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path, gpu, job_store=store) as (agent, client),
+    ):
+        worker, opened = agent.jobs.worker, agent.jobs.stores.opened()
+        assert opened is not None
+        file = (await client.upload(input_file(2))).json()["id"]
+        first = (await client.create(file)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        job = (await submit(client)).json()["id"]
+        await until(lambda: job in worker._requests)
+        waiting, cancelled = [(await client.create(file)).json()["id"] for _ in range(2)]
+        orphan = (await submit(client)).json()["id"]
+        # Its agent is dead, so that another one ends it.
+        assert await opened.batches.claim(JobPaths("open", orphan), Claim(1, "dead", 1, 0.0, 0.0, BatchCounts()))
+        assert (await client.http.post(f"/v1/batches/{cancelled}/cancel")).json()["status"] == "cancelling"
+        assert (await client.http.post(f"/v1/jobs/{orphan}/cancel")).json()["status"] == "cancelling"
+        monkeypatch.setattr(batches_api, "deadline_of", lambda window, created_at: created_at - 1)
+        expired = (await client.create(file)).json()["id"]
+        for batch, state in ((cancelled, "cancelled"), (expired, "expired")):
+            found = await client.ended(batch)
+            assert (found["status"], found["request_counts"]["failed"]) == (state, 2)
+            assert {each["error"]["code"] for each in await client.lines(found["error_file_id"])} == {f"batch_{state}"}
+        assert (await ended(client, orphan))["status"] == "cancelled"
+        assert (await client.batch(first))["status"] == "in_progress"
+        assert (await client.batch(waiting))["status"] == "validating"
+        await until(lambda: [*worker._batches, *worker._requests] == [first, job])
+        release.set()
+        assert {(await client.ended(each))["status"] for each in (first, waiting)} == {"completed"}
+        assert (await ended(client, job))["status"] == "completed"
+        await closed(tmp_path / "store")
+        assert not stored_files(tmp_path / "store", "cancelled/*")
 
 
 async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: Path) -> None:

@@ -173,6 +173,11 @@ class BatchRun:
         if self._results is not None:
             self._results.free_memory()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no further request starts."""
+        return self._ends_as is not None
+
     def stop_as(self, state: BatchState) -> None:
         """Start no further request, because the batch was cancelled or has expired."""
         if self._ends_as is None:

@@ -91,6 +91,10 @@ class BatchStore:
             return False
         return True
 
+    async def cancelled(self) -> set[str]:
+        """Return the identifiers of all jobs whose cancellation was requested and that have not ended."""
+        return {each.path.rpartition("/")[2] for each in await self.storage.list(store_paths.CANCELLED)}
+
     async def last_segments(self, paths: JobPaths) -> dict[int, int]:
         """Return the number of the last segment of each claim that has one."""
         last: dict[int, int] = {}
@@ -118,12 +122,13 @@ class BatchStore:
         return is_first
 
     async def close(self, record: JobRecord, end: BatchEnd | JobEnd) -> None:
-        """Write what follows an end, and remove the mark of the open job. May be repeated."""
+        """Write what follows an end, and remove the marks of the open job. May be repeated."""
         paths = JobPaths(record.sender.tenant, record.id)
         if record.webhook:
             event = webhook_of(paths.id, end.state.value, record.webhook, end.at)
             await self.storage.put_record(paths.event(end.at).webhook(self.region, 0), event)
         await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
+        await self.storage.delete(paths.cancellation)
         await self.storage.delete(paths.mark(self.region, record.expires_at))
 
     async def find_end(self, paths: JobPaths) -> BatchEnd | JobEnd | None:
@@ -149,6 +154,7 @@ class BatchStore:
     async def delete(self, paths: JobPaths) -> None:
         """Delete a job that has ended: first its record, then its result files and all other objects."""
         await self.storage.delete(paths.record)
+        await self.storage.delete(paths.cancellation)
         end = await self.find_end(paths)
         if isinstance(end, BatchEnd):
             for file in (end.output_file_id, end.error_file_id):

@@ -58,7 +58,7 @@ def test_everything_of_a_tenant_is_below_its_folder() -> None:
     assert job.record == f"tenants/acme/jobs/{job.id}.json"
     assert batch.claim(3) == f"tenants/acme/batch-data/{batch.id}/claims/000003.json"
     assert batch.segment(3, 4, "json") == f"tenants/acme/batch-data/{batch.id}/segments/000003-00000004.json"
-    assert batch.cancellation == f"tenants/acme/batch-data/{batch.id}/cancel"
+    assert batch.cancellation == f"cancelled/acme/{batch.id}"
     assert batch.end == f"tenants/acme/batch-data/{batch.id}/end.json"
     assert job.body == f"tenants/acme/job-data/{job.id}/body"
     assert job.result(3) == f"tenants/acme/job-data/{job.id}/result-000003"
