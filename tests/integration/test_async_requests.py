@@ -69,6 +69,7 @@ async def test_a_request_is_accepted_at_once_and_answered_later(tmp_path: Path) 
         assert accepted.json()["status"] in ("queued", "in_progress")
         early = await client.http.get(f"/v1/jobs/{job}/result")
         assert (early.status_code, early.json()["error"]["code"]) == (409, "no_result")
+        assert "x-should-retry" not in early.headers, "it has one later"
         await until(lambda: len(gpu.requests) == 1)
         release.set()
         done = await ended(client, job)

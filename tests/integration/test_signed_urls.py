@@ -23,6 +23,7 @@ async def test_without_the_policy_there_are_no_urls(tmp_path: Path) -> None:
         file = (await client.upload(input_file(2))).json()["id"]
         refused = await client.http.get(f"/v1/files/{file}/urls")
         assert (refused.status_code, refused.json()["error"]["code"]) == (501, "signed_urls_not_offered")
+        assert refused.headers["x-should-retry"] == "false"
         assert (await client.http.get("/v1/files/file-unknown/urls")).status_code == 404
         assert (await client.http.get("/v1/jobs/job_unknown/urls")).status_code == 404
         assert (await client.http.post(f"/v1/files/{file}/urls")).status_code == 405

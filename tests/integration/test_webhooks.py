@@ -105,6 +105,7 @@ async def test_urls_that_cannot_be_used_are_refused_at_once(tmp_path: Path) -> N
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
         refused = await submit(client, **{"x-webhook-url": "https://a.example/"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (501, "webhooks_not_offered")
+        assert refused.headers["x-should-retry"] == "false"
         assert (await client.http.get("/v1/webhooks/secret")).status_code == 501
         agent.jobs.webhooks._keys.use(KEYS)
         for url, code in (

@@ -22,6 +22,9 @@ from regional_agent.upstream.response_head import ResponseHead
 
 JSON: Final = b"content-type: application/json\r\n"
 
+_TEMPORARY: Final = frozenset({"completion_in_progress", "no_result"})
+"""Codes of errors after which the same request can succeed."""
+
 _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\n"
 
 log = structlog.get_logger()
@@ -70,9 +73,10 @@ class BadInput(Exception):
         self.parts: Final = (status, code, message, param)
 
     def response(self, error_format: ErrorFormat) -> Response:
-        """Return the response."""
+        """Return the response. SDKs would repeat a request after 409 and 501, too."""
         status, code, message, param = self.parts
-        return Response(status, error_body(error_format, status, code, message, param=param))
+        lines = () if status == 429 or code in _TEMPORARY else (b"x-should-retry: false\r\n",)
+        return Response(status, error_body(error_format, status, code, message, param=param), lines)
 
 
 Answer = Response | Content | EventStream | Refusal
