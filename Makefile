@@ -271,8 +271,8 @@ $(AIPERF)/.ready: | $(VENV)/bin/pip
 	@touch $@
 
 $(VENV)/debian/.dns: | $(VENV)/.test
-	@echo 'Unpacking PowerDNS, dnsperf, BIND and BIRD into $(VENV)/debian ...'
-	@$(BIN)/python -m lab.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
+	@echo 'Unpacking PowerDNS, dnsperf, BIND, dig and BIRD into $(VENV)/debian ...'
+	@$(BIN)/python -m lab.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bind9-dnsutils bird2
 	@touch $@
 
 # Without it the tests run, and those of nginx are skipped.

@@ -1,7 +1,9 @@
-"""A real PowerDNS with the shipped configuration on a free port of loopback, and queries with or without a subnet."""
+"""A real PowerDNS with the shipped configuration on a free port of loopback, and queries by dnspython and dig."""
 
 from __future__ import annotations
 
+import asyncio
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -32,6 +34,11 @@ needs_powerdns = pytest.mark.skipif(
 )
 
 
+needs_dig = pytest.mark.skipif(
+    debian_packages.program("dig") is None, reason="there is no dig: run `make test-dns`, or install bind9-dnsutils"
+)
+
+
 class PowerDns:
     """A running server."""
 
@@ -52,6 +59,16 @@ class PowerDns:
             with suppress(dns.exception.Timeout):
                 return await send(query, LOOPBACK, timeout=QUERY_TIMEOUT_S, port=self.port)
         return await send(query, LOOPBACK, timeout=QUERY_TIMEOUT_S, port=self.port)
+
+    async def dig(self, *arguments: str) -> str:
+        """Return what `dig` prints for a query, with an answer or without one."""
+        at = ("@" + LOOPBACK, "-p", str(self.port), f"+time={QUERY_TIMEOUT_S:g}", f"+tries={TRIES}")
+        process = await asyncio.create_subprocess_exec(
+            debian_packages.program("dig") or "dig", *at, *arguments,
+            env=debian_packages.environment(), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+        )  # fmt: skip
+        printed, _ = await process.communicate()
+        return printed.decode()
 
     async def addresses(self, name: str, kind: str = "A", subnet: str = "") -> list[str]:
         """Return the contents of the answer, sorted; the name of the response code without an answer."""
