@@ -35,8 +35,8 @@ class ClockAgreement:
             problem = await self._clocks.problem()
             if problem:
                 detail = (
-                    f"{problem}, so that other processes would ignore the change; synchronise the clocks (NTP), or send"
-                    " the change to another control plane"
+                    f"{problem}, so that other processes would ignore the change; synchronise the clocks (NTP), stop"
+                    " the agents whose clocks are wrong, or send the change to another control plane"
                 )
                 await problem_response(503, detail)(scope, receive, send)
                 return

@@ -16,6 +16,9 @@ SOON_S = 14 * 86_400.0
 _DAY_S = 86_400.0
 
 
+SYNCHRONISE = "synchronise both with NTP: certificates and signatures depend on the time"
+
+
 class Severity(StrEnum):
     """How much a finding matters."""
 
@@ -61,7 +64,7 @@ def of_clocks(other: str, other_at: float, now: float) -> Iterator[Finding]:
     skew_s = now - other_at
     if abs(skew_s) > MAX_SKEW_S:
         found = f"{other} and this machine differ by {abs(skew_s):.0f} s"
-        yield problem("clocks", found, "synchronise both with NTP: certificates and signatures depend on the time")
+        yield problem("clocks", found, SYNCHRONISE)
 
 
 def problem(subject: str, found: str, remedy: str) -> Finding:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from control_plane.doctor.findings import Finding, of_certificate, of_clocks, ok, problem, warning
+from control_plane.doctor.findings import (
+    MAX_SKEW_S,
+    SYNCHRONISE,
+    Finding,
+    of_certificate,
+    of_clocks,
+    ok,
+    problem,
+    warning,
+)
 from control_plane.status.status import AgentStatus, RegionStatus, Status
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
@@ -104,7 +113,10 @@ def _of_agent(agent: AgentStatus, status: Status) -> Iterator[Finding]:
         yield problem(subject, f"last reported {agent.report_age_s:.0f} s ago", remedy)
     else:
         yield ok(subject, f"reports; policy {agent.policy_digest[:12] or 'not yet'}, plan {agent.plan_generation}")
-    if not agent.registered:
+    if abs(agent.clock_ahead_s) > MAX_SKEW_S:
+        found = f"its clock and that of {status.name} differ by {abs(agent.clock_ahead_s):.0f} s"
+        yield problem(subject, found, SYNCHRONISE)
+    elif not agent.registered:
         yield warning(subject, "is not registered in etcd, so other regions do not find it", "check its way to etcd")
     if agent.refused_plan:
         yield problem(subject, f"refuses the newest plan: {agent.refused_plan}", "upgrade it, or correct the policy")

@@ -37,10 +37,14 @@ class ClockCheck:
         is known."""
         leader = self._elector.authority
         if leader is None or leader is self._elector.member:
-            other, ahead_s = "most agents", self.difference_to_agents_s()
+            other, ahead_s = self._agents(), self.difference_to_agents_s()
         else:
             other, ahead_s = f"the leader, {leader.name}", await self._leader.clock_difference_s(leader)
         if abs(ahead_s) <= MAX_DIFFERENCE_S:
             return ""
         state = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
         return f"the clock of {self._elector.member.name} is {state} that of {other}"
+
+    def _agents(self) -> str:
+        names = [f"{region}/{name}" for region, name in self._fleet.snapshot.agents]
+        return f"the only agent, {names[0]}" if len(names) == 1 else "most agents"

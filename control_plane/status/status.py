@@ -155,6 +155,9 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Unix time (s) at which the agent's certificate expires; 0 if unknown."""
     rejected_files: tuple[str, ...] = ()
     """Problems of files that were rejected, while their last valid content stays in force."""
+    clock_ahead_s: float = 0.0
+    """Time (s) by which the agent's clock is ahead of that of the control plane, or behind (negative), less the time
+    that its last report was on its way."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True):

@@ -180,4 +180,6 @@ def _agent_status(
     )
     if held is None:
         return status
-    return msgspec.structs.replace(status, **{field: getattr(held.report, field) for field in _OF_REPORT})
+    of_report = {field: getattr(held.report, field) for field in _OF_REPORT}
+    ahead_s = held.report.sent_at - held.received_at if held.report.sent_at else 0.0
+    return msgspec.structs.replace(status, **of_report, clock_ahead_s=ahead_s)

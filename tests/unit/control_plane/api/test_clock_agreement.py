@@ -7,6 +7,7 @@ import time
 from email.utils import formatdate
 
 import httpx
+import pytest
 from msgspec.structs import replace
 
 from adapters.store import keys
@@ -45,6 +46,17 @@ async def test_a_leader_that_disagrees_with_most_agents_refuses_changes(control_
         assert (await api.post("/v1/revoked-keys", json=REVOKED)).status_code == 201, "counts by any clock"
         await reported(api, 2, HOUR_S, 0.0, 0.0)
         assert (await api.post("/v1/overrides", json=FREEZE)).status_code == 201
+
+
+async def test_an_only_agent_is_named_and_counts_as_most(control_plane: ControlPlane) -> None:
+    async with leading_api(control_plane) as api:
+        await reported(api, 1, -HOUR_S)
+        refused = await api.post("/v1/overrides", json=FREEZE)
+        assert is_problem(refused, 503)
+        assert "3600 s behind that of the only agent, eu-de/agent-0" in refused.json()["detail"]
+        assert "stop the agents whose clocks are wrong" in refused.json()["detail"]
+        (agent,) = (await api.get("/v1/status")).json()["agents"]
+        assert agent["clock_ahead_s"] == pytest.approx(HOUR_S, abs=5.0)
 
 
 class Dated(LoopbackServer):

@@ -132,3 +132,12 @@ def test_what_operators_intend_is_no_problem(state: RegionState) -> None:
     remedies = [finding.remedy for finding in found if finding.severity is Severity.WARNING]
     assert "penstock undrain eu-de" in remedies[0]
     assert "unless it sleeps" in remedies[-1]
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_an_agent_whose_clock_is_wrong_is_named(ahead_s: float) -> None:
+    # What an agent writes whose clock is ahead is ignored: it seems not to be registered.
+    agent = replace(AGENT, clock_ahead_s=ahead_s, registered=False)
+    found = [finding for finding in fleet_findings(replace(HEALTHY, agents=(agent,)), NOW) if finding.remedy]
+    assert [(finding.subject, finding.severity) for finding in found] == [("agent eu-de/a", Severity.PROBLEM)]
+    assert found[0].found == "its clock and that of cp-1 differ by 3600 s"
