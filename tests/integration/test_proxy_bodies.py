@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -315,36 +316,70 @@ async def test_an_upload_is_forwarded_to_a_peer_as_it_arrives(tmp_path: Path, le
         assert far.body_bytes >= 300_000
 
 
+LONG_BYTES = 27_000_000
+
+
 def long_form(model: str, *, last: bool = False) -> bytes:
     named = b'--b1\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % model.encode()
-    file = b'--b1\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(12_000_000) + b"\r\n"
+    file = b'--b1\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(LONG_BYTES) + b"\r\n"
     return (file + named if last else named + file) + b"--b1--\r\n"
 
 
+def long_json(model: str, *, last: bool = False) -> bytes:
+    prompt = {"prompt": "x" * LONG_BYTES}
+    return json.dumps(prompt | {"model": model} if last else {"model": model} | prompt).encode()
+
+
+FORM, JSON_TYPE, AUDIO = "multipart/form-data; boundary=b1", "application/json", "audio/wav"
+REFUSED = {
+    "form": (FORM, lambda: long_form("unknown"), "model_not_found"),
+    "form-model-last": (FORM, lambda: long_form("unknown", last=True), "bad_request"),
+    "form-none-ready": (FORM, lambda: long_form(MODEL), "none_ready"),
+    "audio": (AUDIO, lambda: b"x" * LONG_BYTES, "bad_request"),
+    "json": (JSON_TYPE, lambda: long_json("unknown"), "model_not_found"),
+    "json-model-last": (JSON_TYPE, lambda: long_json("unknown", last=True), "model_not_found"),
+    "json-none-ready": (JSON_TYPE, lambda: long_json(MODEL), "none_ready"),
+    "json-none-ready-model-last": (JSON_TYPE, lambda: long_json(MODEL, last=True), "none_ready"),
+}
+"""Type, body and reason of uploads that are refused."""
+
+
 @pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "body", "reason"),
-    [
-        ("multipart/form-data; boundary=b1", long_form("unknown"), "model_not_found"),
-        ("multipart/form-data; boundary=b1", long_form("unknown", last=True), "bad_request"),
-        ("multipart/form-data; boundary=b1", long_form(MODEL), "none_ready"),
-        ("audio/wav", b"x" * 12_000_000, "bad_request"),
-        ("application/json", json.dumps({"prompt": "x" * 12_000_000, "model": "unknown"}).encode(), "model_not_found"),
-        ("application/json", json.dumps({"model": MODEL, "prompt": "x" * 12_000_000}).encode(), "none_ready"),
-    ],
-    ids=["form", "form-model-last", "form-none-ready", "audio", "json-model-last", "json-none-ready"],
-)
-async def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(
-    tmp_path: Path, kind: str, body: bytes, reason: str, chunked: bool
+@pytest.mark.parametrize(("kind", "body_of", "reason"), REFUSED.values(), ids=REFUSED)
+async def test_a_client_that_sends_all_before_it_reads_gets_the_refusal_at_once(
+    tmp_path: Path, kind: str, body_of: Callable[[], bytes], reason: str, chunked: bool
 ) -> None:
+    body = body_of()
     async with running_agent(tmp_path, [], limits=Limits(kept_body_bytes=1 << 22)) as agent:
+        now = agent.listener.state.clock()
+        # No timer of the connection ends, so that the refusal waits for none.
+        agent.listener.state.clock = lambda: now
         client = await RawClient.connect(agent.traffic)
-        client.send(upload_head(None if chunked else len(body), f"Content-Type: {kind}"))
+        path = "/v1/chat/completions" if kind == JSON_TYPE else TRANSCRIPTIONS
+        client.send(upload_head(None if chunked else len(body), f"Content-Type: {kind}", path=path))
         client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
         async with asyncio.timeout(PATIENCE_S):
             await client.writer.drain()
         assert code((await client.answer()).body) == reason
         assert agent.listener.state.bodies.bytes_kept == 0
+        client.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", ["form", "form-none-ready", "audio"])
+async def test_an_upload_is_refused_as_soon_as_its_beginning_shows_why(
+    tmp_path: Path, name: str, chunked: bool
+) -> None:
+    kind, body_of, reason = REFUSED[name]
+    body = body_of()
+    async with running_agent(tmp_path, [], limits=Limits(kept_body_bytes=1 << 20)) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(upload_head(None if chunked else len(body), f"Content-Type: {kind}"))
+        client.send((b"%x\r\n" % len(body) if chunked else b"") + body[: 2 << 20])
+        assert code((await client.answer()).body) == reason
+        client.send(body[2 << 20 :])
+        async with asyncio.timeout(PATIENCE_S):
+            await client.writer.drain()
         client.close()
 
 
