@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from control_plane.cli import demand_file
+from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob, run_job
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from control_plane.policy.schema import schema_text
@@ -171,6 +172,33 @@ def test_what_if_reads_demand_and_fleet_from_files(opened: str, tmp_path: Path) 
     lost = msgspec.json.decode(run("policy", "simulate", *given, "--lost", "us-east").stdout)
     assert lost["before"] == found["before"], "the region fails on the new side alone"
     assert {move["target"] for move in lost["moves"]} == {"jp-tok"}
+
+
+def test_a_simulation_equals_the_evaluation_of_a_control_plane(opened: str, tmp_path: Path) -> None:
+    planet = POLICIES / "planet"
+    regions, models = ("jp-tok", "us-east", "eu-de", "eu-es"), ("llama-3.1-8b",)
+    demand = [
+        {"origin": origin, "tenant": tenant, "country": country, "model": models[0], "requests_per_s": rate}
+        for origin, tenant, country, rate in (
+            ("jp-tok", "us-restricted", "JP", 10.0),
+            ("us-east", "us-restricted", "US", 30.0),
+            ("eu-de", "eu-personal", "DE", 25.0),
+            ("", "open", "FR", 40.0),
+        )
+    ]
+    fleet = [{"region": region, "model": models[0], "slots": 40, "service_s": 1.0} for region in regions]
+    files = [tmp_path / "demand.jsonl", tmp_path / "fleet.jsonl"]
+    for file, rows in zip(files, (demand, fleet), strict=True):
+        file.write_text("".join(msgspec.json.encode(row).decode() + "\n" for row in rows))
+    given = ["--demand", str(files[0]), "--fleet", str(files[1]), "--lost", "us-east", "--already-lost", "eu-es"]
+    simulated = msgspec.json.decode(run("policy", "simulate", str(planet), opened, *given, "-o", "json").stdout)
+    change = {"files": read_folder(Path(opened)), "lost": ["us-east"], "lost_before": ["eu-es"]}
+    asked = msgspec.json.encode(change | {"demand": demand, "fleet": fleet})
+    answer = run_job(WhatIfJob(compile_bundle(read_folder(planet)), asked, LiveFleet(0.0)))
+    evaluated = msgspec.json.decode(msgspec.json.encode(answer))
+    assert simulated == {name: evaluated[name] for name in ("before", "after", "moved_per_s", "moves")}
+    assert simulated["before"] != simulated["after"]
+    assert simulated["moves"]
 
 
 def test_what_if_refuses_unreadable_files(opened: str) -> None:
