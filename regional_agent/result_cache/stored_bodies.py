@@ -38,8 +38,9 @@ REST_S: Final = 10.0
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """Maximum size (bytes) of the bodies that wait to be written; further responses are not kept."""
 
-LIST_S: Final = 60.0
-"""Age (s) from which the known size of a document's responses is read again, since other agents write, too."""
+UNSEEN_SHARE: Final = 0.01
+"""Part (0-1) of the bound of a document that an agent writes, or one larger response, before it lists the responses
+again, since other agents write, too: by no more does each of them exceed the bound."""
 
 FREED_SHARE: Final = 0.9
 """Part (0-1) of the bound of a document to which deletions for a further response reduce the others."""
@@ -73,8 +74,8 @@ class StoredBodies:
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
-        self._sizes: dict[str, tuple[float, int]] = {}
-        """Of each document, the size of its responses, and the monotonic time (s) at which it was listed."""
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """Of each document, the known size of its responses, and what this agent has written since it listed them."""
 
     def start(self, keeping: Coroutine[None, None, None], size_bytes: int) -> None:
         """Run what keeps a response of a size, unless too many wait."""
@@ -104,14 +105,15 @@ class StoredBodies:
         if storage is None or size_bytes > cache.max_stored_bytes:
             return None
         try:
+            # One at a time: a list has all that this agent has written.
             async with self._writing:
-                listed_at, known_bytes = self._sizes.get(cache.name, (-LIST_S, 0))
-                is_old = time.monotonic() - listed_at >= LIST_S
-                if is_old or known_bytes + size_bytes > cache.max_stored_bytes:
-                    known_bytes = await self._make_room(storage, cache, size_bytes)
-                    listed_at = time.monotonic()
-                self._sizes[cache.name] = listed_at, known_bytes + size_bytes
-            await storage.put(self._path(cache, result), result.body)
+                max_bytes = cache.max_stored_bytes
+                known_bytes, unseen_bytes = self._sizes.get(cache.name, (0, max_bytes))
+                unseen_bytes += size_bytes
+                if unseen_bytes > max(size_bytes, UNSEEN_SHARE * max_bytes) or known_bytes + size_bytes > max_bytes:
+                    known_bytes, unseen_bytes = await self._make_room(storage, cache, size_bytes), size_bytes
+                self._sizes[cache.name] = known_bytes + size_bytes, unseen_bytes
+                await storage.put(self._path(cache, result), result.body)
         except StoreUnavailable as error:
             log.warning("a large response was not kept", error=str(error))
             return None
