@@ -33,6 +33,8 @@ class GrpcCall:
         """The messages of the server; None at the end."""
         self.status: int | None = None
         self.detail = ""
+        self.is_over = False
+        """Whether a side has ended or reset the call: the server permits to send no more on it."""
 
     def write(self, message: Any, *, compressed: bool = False) -> None:
         """Send a message, of protobuf or bytes, as soon as the server permits it."""
@@ -61,6 +63,7 @@ class GrpcCall:
 
     def cancel(self) -> None:
         """Reset the call, if it has not ended."""
+        self.is_over = True
         with suppress(ProtocolError):
             self._client.http.reset_stream(self._number, 8)
         self._client.flush()
@@ -81,6 +84,7 @@ class GrpcCall:
                 self.status = int(headers[b"grpc-status"])
                 self.detail = headers.get(b"grpc-message", b"").decode()
         elif isinstance(event, (StreamEnded, StreamReset)):
+            self.is_over = True
             self.messages.put_nowait(None)
 
 
@@ -102,6 +106,9 @@ class GrpcClient:
         """Send what is due and what the flow control of the server permits."""
         while self.pending:
             number, data = self.pending[0]
+            if self._calls[number].is_over:
+                self.pending.popleft()
+                continue
             try:
                 room = min(self.http.local_flow_control_window(number), self.http.max_outbound_frame_size, len(data))
                 if room <= 0:
@@ -139,6 +146,7 @@ class GrpcClient:
                 if call is not None:
                     call.process(event)
             self.flush()
+        self.pending.clear()
         for call in self._calls.values():
             call.messages.put_nowait(None)
 
