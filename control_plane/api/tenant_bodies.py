@@ -55,6 +55,12 @@ class TenantSettings(RequestModel):
     tier: LabelText = Field(description="Name of the tier, a document of the policy in force.")
     budgets: Budgets = ()
     note: Note = ""
+    restore: bool = Field(
+        False,
+        strict=True,
+        description="Create the tenant although one of the name was deleted in the last 30 days, whose files, jobs and"
+        " responses it can read.",
+    )
     reason: OptionalReason = None
 
 

@@ -42,12 +42,20 @@ def existing(record: TenantRecord | None, name: str) -> TenantRecord:
     return record
 
 
-def created(before: TenantRecord | None, wanted: TenantRecord) -> TenantRecord:
+def created(before: TenantRecord | None, wanted: TenantRecord, *, restores: bool = False) -> TenantRecord:
     """Create a tenant; a repeated request returns the tenant unchanged.
 
+    Args:
+        restores: whether the tenant may have the name of a deleted one, and so its files, jobs and responses.
+
     Raises:
-        TenantConflict: another tenant has the name.
+        TenantConflict: another tenant has the name, or had it.
     """
+    if before is not None and before.deleted_at is not None and not restores:
+        raise TenantConflict(
+            f"a tenant {wanted.name} was deleted, and its files, jobs and responses are those of the name; choose"
+            " another name, or create the tenant with `restore` (--restore) if it is the same"
+        )
     if before is None or before.deleted_at is not None:
         return wanted
     if (before.tier, before.budgets, before.note) == (wanted.tier, wanted.budgets, wanted.note):

@@ -75,7 +75,7 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
     async def create(caller: Operator, body: NewTenantBody) -> Response:
         """Create a tenant. PUT does the same, and can be repeated.
 
-        409 if there is a tenant of the name.
+        409 if there is a tenant of the name, or was one and the request does not restore it.
         """
         return await tenants.create(caller, body.name, body, may_exist=False)
 
@@ -88,7 +88,8 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
     async def create_named(caller: Operator, name: NewName, body: SettingsBody) -> Response:
         """Create a tenant. A repeated request changes nothing.
 
-        409 if there is another tenant of the name: PATCH changes a tenant.
+        409 if there is another tenant of the name (PATCH changes a tenant), or was one and the request does not restore
+        it.
         """
         return await tenants.create(caller, name, body, may_exist=True)
 
@@ -116,7 +117,7 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
     async def delete(
         caller: Admin, name: TenantName, reason: Annotated[Reason, Query()], if_match: IfMatch = None
     ) -> Response:
-        """Delete a tenant: its keys are revoked for good. A tenant of the same name can be created again.
+        """Delete a tenant: its keys are revoked for good. What the job store has of the tenant stays until it expires.
 
         A repeated request changes nothing.
         """
@@ -161,7 +162,7 @@ class _Tenants:
         def edit(before: TenantRecord | None, now: float) -> TenantRecord:
             nonlocal is_new
             wanted = TenantRecord(name, body.tier, now, budgets=budgets_of(body.budgets), note=body.note)
-            after = created(before, wanted)
+            after = created(before, wanted, restores=body.restore)
             is_new = after is wanted
             if not is_new and not may_exist:
                 raise TenantConflict(f"there is a tenant {name}; PATCH changes it")

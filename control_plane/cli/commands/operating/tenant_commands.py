@@ -42,6 +42,10 @@ _LABEL: str = get_args(Label)[1].extra_json_schema["pattern"]
 
 NoteOption = Annotated[str | None, typer.Option("--note", help="Free text for people.", show_default=False)]
 
+RestoreOption = Annotated[
+    bool, typer.Option("--restore", help="The tenant is a deleted one of the name, and has its files and jobs.")
+]
+
 
 @app.command()
 @with_fleet_options
@@ -51,11 +55,18 @@ def create(
     tier: Annotated[str, typer.Option("--tier", help="Tier of the policy in force.", show_default=False)],
     budget: BudgetOption = None,
     note: NoteOption = None,
+    restore: RestoreOption = False,
     reason: OptionalReasonOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a tenant with the rules of a tier. A repeated command changes nothing."""
-    body = {"tier": tier, "budgets": budget_bodies(budget or ()), "note": note or "", "reason": reason}
+    body: dict[str, Any] = {
+        "tier": tier,
+        "budgets": budget_bodies(budget or ()),
+        "note": note or "",
+        "restore": restore,
+        "reason": reason,
+    }
     # The name in the body is refused with a remedy where it is malformed; in the path it may be another path.
     is_valid = fullmatch(_LABEL, name) is not None
     made = _tenant(api, "PUT", path_of(name), body) if is_valid else _tenant(api, "POST", PATH, {"name": name, **body})

@@ -75,8 +75,14 @@ async def test_a_tenant_and_its_keys_from_creation_to_deletion(api: httpx.AsyncC
     assert (await api.delete("/v1/tenants/acme", params={"reason": "left"}, headers=ANY)).status_code == 200
     assert is_problem(await api.get("/v1/tenants/acme"), 404)
     assert is_problem(await api.get("/v1/tenants/acme/keys"), 404)
+    assert is_problem(await api.put("/v1/tenants/acme", json=body), 409)
+    assert is_problem(await api.post("/v1/tenants", json=body | {"name": "acme"}), 409)
+    assert is_problem(await api.get("/v1/tenants/acme"), 404)
+    restored = await api.put("/v1/tenants/acme", json=body | {"restore": True})
+    assert (restored.status_code, restored.json()["keys"]) == (201, 0)
     entries = (await api.get("/v1/audit")).json()["items"]
     assert [(entry["action"], entry["caller"]) for entry in entries] == [
+        ("tenant.create", "admin-token"),
         ("tenant.delete", "admin-token"),
         ("key.revoke", "admin-token"),
         ("key.rotate", "duty"),

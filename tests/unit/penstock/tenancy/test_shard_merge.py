@@ -88,11 +88,17 @@ def test_records_of_deleted_tenants_are_kept_for_a_time_and_in_a_limited_number(
 
 def test_a_repeated_creation_changes_nothing_and_another_one_is_refused() -> None:
     wanted = TenantRecord("acme", "gold", NOW + 5)
-    assert created(None, wanted) is wanted
-    assert created(ACME, wanted) is ACME
-    assert created(deleted(ACME, NOW), wanted) is wanted
+    assert created(None, wanted, restores=False) is wanted
+    assert created(ACME, wanted, restores=False) is ACME
+    assert created(deleted(ACME, NOW), wanted, restores=True) is wanted
     with pytest.raises(TenantConflict, match="with another tier, budgets or note"):
-        created(ACME, replace(wanted, tier="free"))
+        created(ACME, replace(wanted, tier="free"), restores=True)
+
+
+def test_the_name_of_a_deleted_tenant_is_no_one_elses_by_mistake() -> None:
+    # Files, jobs, kept responses and the ledger know a tenant by its name alone.
+    with pytest.raises(TenantConflict, match="a tenant acme was deleted"):
+        created(deleted(ACME, NOW), ACME, restores=False)
 
 
 def test_a_rotated_key_and_its_successor_are_both_valid_until_the_overlap_ends() -> None:
