@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from penstock.health.region_health import RegionState
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.plan import ArcReason, ClassPlan
 from penstock.policy.policy import MS_PER_S, Policy
@@ -37,8 +38,7 @@ def burst_region(
     granting, _ = usable_regions(plan, request, views, closures)
     if any(view.credits > 0 for view in granting.values()):
         return None
-    # A region without a ready endpoint of its own may have a burst endpoint.
-    paid = {name: replace(view, ready=view.burst_room > 0) for name, view in views.items() if name != origin}
+    paid = {name: _as_paid(view) for name, view in views.items() if name != origin}
     usable, rejected = usable_regions(plan, request, paid, closures)
     best, best_s = None, 0.0
     for name in policy.nearest_first(origin, frozenset(usable)):
@@ -54,3 +54,12 @@ def burst_region(
     if best is None:
         return None
     return RegionChoice(best, ArcReason.SPILLOVER, spends_credit=False, rejected=tuple(rejected), uses_burst=True)
+
+
+def _as_paid(view: RegionView) -> RegionView:
+    """The view of a region by its burst endpoints, which it may have without a ready endpoint of its own.
+
+    Only agents that answer state a room, so a failed region with one has lost its own endpoints alone.
+    """
+    is_failed = view.state is RegionState.FAILED and view.burst_room > 0
+    return replace(view, ready=view.burst_room > 0, state=RegionState.DEGRADED if is_failed else view.state)

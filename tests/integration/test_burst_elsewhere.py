@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
 from penstock.ledger.ledger_record import RecordKind
 from penstock.planning.plan import ArcReason
@@ -66,6 +67,24 @@ async def test_a_region_without_an_endpoint_of_its_own_serves_the_overflow_of_an
             use_price(agent, PRICE, "eu-es")
         origin.peers.burst_room["eu-es"], _ = server.router.burst.offer(MODEL, server.config.policy)
         assert (await ask(origin)).headers["x-penstock-region"] == "eu-es"
+        assert (burst.targets, server.router.burst.requests) == (["/v1/chat/completions"], {MODEL: 1})
+
+
+async def test_a_region_whose_own_endpoints_have_failed_serves_the_overflow_of_another(tmp_path: Path) -> None:
+    async with ServerlessEndpoint() as burst, two_full_regions(tmp_path, [burst]) as (origin, server, _):
+        for endpoint in server.endpoints.every():
+            if not endpoint.spec.burst:
+                for _ in range(3):
+                    endpoint.probed(ProbeOutcome.UNREACHABLE)
+        origin.peers.states["eu-es"] = RegionState.FAILED
+        assert (await ask(origin)).headers["x-penstock-region"] == "eu-es"
+        chosen, regions = decided(origin)
+        assert chosen is not None
+        assert (chosen.region, regions["eu-es"].verdict) == ("eu-es", RegionVerdict.SERVES)
+        # Without an answer of its agents, the region states no room.
+        origin.peers.burst_room.clear()
+        limit_queue(origin, max_wait_s=0.2)
+        assert (await ask(origin)).status == 429
         assert (burst.targets, server.router.burst.requests) == (["/v1/chat/completions"], {MODEL: 1})
 
 

@@ -71,7 +71,10 @@ def test_burst_endpoints_of_a_region_that_has_failed_are_in_a_failed_region(regi
     for at in (1.0, 2.0):
         region.answered(ONE, said, 0.02, at)
         region.round_failed(at, at, FAILOVER)
-    assert region.view("rented", 2.0, FAILOVER).state is RegionState.FAILED
+    view = region.view("rented", 2.0, FAILOVER)
+    assert (view.state, view.burst_room) == (RegionState.FAILED, 2)
+    region.unreachable(ONE)
+    assert region.view("rented", 2.0, FAILOVER).burst_room == 0
 
 
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
