@@ -15,6 +15,10 @@ PER_NETWORK_DIVISOR = 4
 PER_PREFIX_DIVISOR = 2
 """Without `Limits.max_connections_per_prefix`, one prefix may open this fraction (1/2) of all connections."""
 
+INCOMPLETE_HANDSHAKE = 100
+"""Number of arrivals as which a handshake that the client did not complete counts, beside its own: it has cost about as
+much as that many connections which are closed before their handshake."""
+
 TOTAL = "total"
 ADDRESS = "address"
 PREFIX = "prefix"
@@ -106,10 +110,12 @@ class ConnectionCounts:
         self.handshakes += 1
         self._handshakes.add(address)
 
-    def remove_handshake(self, address: str) -> None:
-        """Count a handshake that has ended."""
+    def remove_handshake(self, address: str, now: float, *, completed: bool) -> None:
+        """Count a handshake that has ended. `now` in s."""
         self.handshakes -= 1
         self._handshakes.remove(address)
+        if not completed and self._arrivals is not None and not self.trusts(address):
+            self._arrivals.add(address, now, INCOMPLETE_HANDSHAKE)
 
     def add_requests(self, address: str, count: int, now: float) -> None:
         """Count requests of a client. `now` in s."""

@@ -63,8 +63,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connection_rate_per_address: float | None = 500.0
     """Maximum rate of new connections from one client address (for IPv6, from one /64), per second; 500. Ten seconds of
     it may arrive at once. One /24 of IPv4 or one /48 of IPv6 may open four times as many. Further connections are
-    closed without a response, before their TLS handshake. Trusted proxies are exempt, and at the peer listener every
-    address that has completed a handshake; null: no limit."""
+    closed without a response, before their TLS handshake. A handshake that the client does not complete counts as 100
+    more. Trusted proxies are exempt, and at the peer listener every address that has completed a handshake; null: no
+    limit."""
     max_request_rate_per_address: float | None = None
     """Maximum rate of requests from one client address, in the same way; null, the default, means no limit, because all
     clients behind a load balancer that is not a trusted proxy have one address. It is checked every half second: the

@@ -80,7 +80,7 @@ class TlsHandshakes:
     def _end(self, address: str, place: Place, *, completed: bool) -> None:
         self._places.close(place, completed=completed)
         del self._aborts[place]
-        self._counts.remove_handshake(address)
+        self._counts.remove_handshake(address, self._clock(), completed=completed)
         self._on_end()
 
 

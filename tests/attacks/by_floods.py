@@ -7,20 +7,28 @@ flood at another agent.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
+import httpx
+
 from lab.quantile import quantile
-from tests.attacks.fleet import Fleet
+from tests.attacks.fleet import SMALL, Fleet, agent_with_tls, key_of, tls_with
 from tests.attacks.suite import attack, expect
 from tests.support.admin_keys import ADMIN_HEADERS
 from tests.support.paths import ROOT
+
+Ask = Callable[[], Awaitable[httpx.Response]]
+
+CLIENT = "127.8.8.8"
+"""Address of a client: no trusted proxy, and in another network than those who attack."""
 
 AGENT, OTHER_AGENT = "eu-de/a", "eu-de/b"
 CHATS = 200
@@ -47,13 +55,13 @@ async def flood(kind: str, host: str, port: int) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def p99_s(fleet: Fleet) -> float:
-    """Return the 99th percentile of the time (s) of a client's requests on kept connections, all of which succeed."""
+async def p99_s(ask_once: Ask) -> float:
+    """Return the 99th percentile of the time (s) of a client's requests, all of which succeed."""
     latencies: list[float] = []
 
     async def ask() -> None:
         begun = time.perf_counter()
-        response = await fleet.chat(AGENT, "victim")
+        response = await ask_once()
         latencies.append(time.perf_counter() - begun)
         expect(response.status_code == 200, f"a request of another client got {response.status_code}")
 
@@ -73,14 +81,19 @@ async def refused(fleet: Fleet, listener: str) -> dict[str, float]:
 
 
 async def withstands(fleet: Fleet, kind: str) -> None:
-    """Expect that a flood does not slow another client of the same agent down."""
+    """Expect that a flood does not slow another client of the same agent down, who has kept connections."""
     own, other = await target(fleet, kind, AGENT), await target(fleet, kind, OTHER_AGENT)
+    await is_not_slowed(lambda: fleet.chat(AGENT, "victim"), kind, own, other)
+
+
+async def is_not_slowed(ask: Ask, kind: str, own: tuple[str, int], other: tuple[str, int]) -> None:
+    """Expect that a flood at `own` does not slow a client's requests down, compared with the same flood at `other`."""
     ratios = []
     for _ in range(ROUNDS):
         async with flood(kind, *other):
-            before_s = await p99_s(fleet)
+            before_s = await p99_s(ask)
         async with flood(kind, *own):
-            during_s = await p99_s(fleet)
+            during_s = await p99_s(ask)
         ratios.append(during_s / before_s)
         print(f"       p99 {during_s * 1e3:.0f} ms; with the flood elsewhere {before_s * 1e3:.0f} ms", flush=True)
         if ratios[-1] <= MAX_RATIO:
@@ -132,3 +145,34 @@ async def flood_by_slowhttptest(fleet: Fleet) -> None:
     before = sum((await refused(fleet, "traffic")).values())
     await withstands(fleet, "slowhttptest")
     expect(sum((await refused(fleet, "traffic")).values()) > before, "no connection was closed by a limit")
+
+
+@attack("47.6")
+async def flood_of_half_open_handshakes_of_clients(fleet: Fleet) -> None:
+    """Clients of one network hold 5,000 TLS handshakes open at the listener of clients.
+
+    The p99 of a client who has not connected before stays within twice its value; half of the client's requests are on
+    a new connection, with a handshake of its own.
+    """
+    async with AsyncExitStack() as running:
+        own = await running.enter_async_context(agent_with_tls(fleet, "tls-1"))
+        other = await running.enter_async_context(agent_with_tls(fleet, "tls-2"))
+        tls = tls_with(fleet.stolen_dir)
+        kept, fresh = [
+            await running.enter_async_context(
+                httpx.AsyncClient(
+                    transport=httpx.AsyncHTTPTransport(
+                        verify=tls, local_address=CLIENT, limits=httpx.Limits(max_keepalive_connections=kept)
+                    )
+                )
+            )
+            for kept in (None, 0)
+        ]
+        body = {"model": SMALL, "messages": [{"role": "user", "content": "hello"}]}
+        clients = itertools.cycle((kept, fresh))
+
+        async def ask() -> httpx.Response:
+            url = f"https://{own}/v1/chat/completions"
+            return await next(clients).post(url, json=body, headers=key_of("victim"), timeout=60.0)
+
+        await is_not_slowed(ask, "handshakes", (own.host, own.port), (other.host, other.port))

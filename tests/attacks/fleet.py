@@ -198,7 +198,7 @@ class Fleet:
         self.http = httpx.AsyncClient(timeout=60.0, limits=httpx.Limits(max_connections=None))
         self.stolen_dir = write_identity(directory / "stolen", agent_id("us-east", "a"))
         """The certificate and the key of an agent, as a thief has them."""
-        self.peers = httpx.AsyncClient(timeout=60.0, verify=_tls_with(self.stolen_dir))
+        self.peers = httpx.AsyncClient(timeout=60.0, verify=tls_with(self.stolen_dir))
         """Connects to peer listeners with the stolen certificate."""
 
     def address(self, agent: str, face: str = "traffic") -> Address:
@@ -336,7 +336,7 @@ def _replace(file: Path, content: str) -> None:
     beside.replace(file)
 
 
-def _tls_with(identity_dir: Path) -> ssl.SSLContext:
+def tls_with(identity_dir: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=identity_dir / AUTHORITIES)
     context.load_cert_chain(identity_dir / CERTIFICATE, identity_dir / PRIVATE_KEY)
     return context
@@ -387,11 +387,25 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         yield fleet
 
 
+@asynccontextmanager
+async def agent_with_tls(fleet: Fleet, name: str) -> AsyncIterator[Address]:
+    """One more agent of eu-es, with the default limits, whose clients connect with TLS: where it listens for them."""
+    identity = fleet.directory / f"eu-es-{name}" / "identity"
+    files = {"TRAFFIC_CERTIFICATE_FILE": str(identity / CERTIFICATE), "TRAFFIC_KEY_FILE": str(identity / PRIVATE_KEY)}
+    process = _agent(fleet, "eu-es", name, **files)
+    try:
+        await asyncio.to_thread(process.start)
+        await asyncio.to_thread(process.wait_ready, 60.0)
+        yield process.faces()["traffic"]
+    finally:
+        await asyncio.to_thread(process.stop)
+
+
 VIEWERS = ("viewer-one-key", "viewer-two-key", "viewer-three-key")
 MONITOR = "monitor-one-key"
 
 
-def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
+def _agent(fleet: Fleet, region: str, name: str, **settings: str) -> AgentProcess:
     endpoints = [_endpoint(f"{region}-small", fleet.engines[region], SMALL, 1 if region == "us-east" else SLOTS)]
     if region == "eu-es":
         endpoints.append(_endpoint("eu-es-large", fleet.engines["large"], LARGE, 1))
@@ -420,5 +434,6 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
             "REGISTRATION_TOKEN_FILE": str(directory / "registration.token"),
             # Small enough that an attack reaches them within seconds; eu-es has the defaults.
             **({} if region == "eu-es" else {"LIMITS": json.dumps(SMALL_LIMITS)}),
+            **settings,
         },
     )

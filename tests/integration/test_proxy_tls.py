@@ -255,6 +255,26 @@ async def test_a_handshake_above_the_rate_of_connections_is_not_begun(tmp_path: 
         assert (counts.accepted, counts.handshakes, counts.refused["connection_rate"]) == (1, 0, 1)
 
 
+async def test_a_handshake_that_is_not_completed_counts_as_many_connections(tmp_path: Path, made: Path) -> None:
+    # 104 connections at once: as many handshakes that succeed, or two that do not.
+    limits = Limits(max_connection_rate_per_address=10.4, idle_linger_s=0.0)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:
+        counts = agent.listener.counts
+        (await connect(agent.traffic, client(made))).close()
+        for _ in range(2):
+            assert counts.refused["connection_rate"] == 0
+            half_open = await RawClient.connect(agent.traffic)
+            await until(lambda: counts.handshakes == 1)
+            half_open.close()
+            await until(lambda: counts.handshakes == 0)
+        assert await (await RawClient.connect(agent.traffic)).closed(), "before its handshake"
+        assert counts.refused["connection_rate"] == 1
+        host, port, *_ = agent.traffic
+        elsewhere = RawClient(*await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)))
+        await until(lambda: counts.handshakes == 1)
+        elsewhere.close()
+
+
 async def test_handshakes_in_progress_count_as_connections(tmp_path: Path, made: Path) -> None:
     await handshakes_are_counted(tmp_path, made)
 
