@@ -2,7 +2,8 @@
 author forces it.
 
 An override is judged together with every other override in force at the same time and with the policy's maintenance
-windows: when it begins, and at the beginning of each window during it. The caller must write the override only if no
+windows: when it begins, at the beginning of each window during it, and when another drain of its region ends, which did
+what it does until then. The caller must write the override only if no
 other override was written since, so that two overrides, each acceptable alone, cannot exceed the limits together.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.dns.permitted_regions import permitted_regions
-from penstock.overrides.maintenance import openings, windows
+from penstock.overrides.maintenance import changes, windows
 from penstock.overrides.override_effects import Constraints, Interventions
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.policy.policy import Policy
@@ -92,7 +93,9 @@ def objection(
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
     names: set[str] = set()
-    for at in (begins_at, *openings(policy, begins_at, wanted.ends_at)):
+    ends = {each.ends_at for each in existing if each.region == wanted.region and begins_at < each.ends_at}
+    later = {*changes(policy, wanted.region, begins_at, wanted.ends_at), *(at for at in ends if at < wanted.ends_at)}
+    for at in (begins_at, *sorted(later)):
         without = [override for override in (*existing, *windows(policy, at)) if override.holds(at)]
         before, after = Interventions(without, 0.0, at), Interventions([*without, wanted], 0.0, at)
         names.update(_emptied_names(policy, before, after, slots))

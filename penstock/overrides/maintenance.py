@@ -69,16 +69,17 @@ def windows(policy: Policy, now: float) -> tuple[Override, ...]:
     )
 
 
-def openings(policy: Policy, now: float, until: float) -> tuple[float, ...]:
-    """Returns the moments (Unix time, s) at which a window begins to drain; of recurring windows, at most
-    WATCHED_AHEAD_S after `now`."""
+def changes(policy: Policy, region: str, now: float, until: float) -> tuple[float, ...]:
+    """Returns the moments (Unix time, s) at which a window begins to drain any region, or ends that of `region`; of
+    recurring windows, at most WATCHED_AHEAD_S after `now`."""
     near = min(until, now + WATCHED_AHEAD_S)
     found = {
-        occurrence.drains_at
+        at
         for window in policy.maintenance
         for occurrence in occurrences(policy, window, now, near if window.recurrence in PERIOD_S else until)
+        for at in (occurrence.drains_at, *([occurrence.ends_at] if region in window.regions else []))
     }
-    return tuple(sorted(at for at in found if at >= now))
+    return tuple(sorted(at for at in found if now <= at < until))
 
 
 def _drain(occurrence: Occurrence, region: str) -> Override:

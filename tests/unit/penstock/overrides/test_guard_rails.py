@@ -127,6 +127,27 @@ def test_a_maintenance_window_that_opens_meanwhile_counts() -> None:
     assert classes(against(drain("eu-es"), policy=next_month)) == ["eu-de+eu-es"]
 
 
+@pytest.mark.parametrize("wanted", [drain("eu-es"), fail_over("eu-es"), weight("eu-es", 0.0)])
+def test_what_outlasts_a_drain_of_its_region_is_judged_for_the_time_after_it(wanted: Override) -> None:
+    other, forced = drain("eu-de", id="other"), drain("eu-es", id="forced", expires_at=1000.0)
+    assert classes(against(wanted, other, forced)) == ["eu-de+eu-es"]
+    assert against(msgspec.structs.replace(wanted, expires_at=1000.0), other, forced) is None
+    assert against(wanted, msgspec.structs.replace(other, expires_at=1000.0), forced) is None, "the other is back then"
+    window = MaintenanceWindow("disks", frozenset({"eu-es"}), 0.0, 1000.0, lead_s=0.0)
+    policy = msgspec.structs.replace(POLICY, maintenance=(window,))
+    assert classes(against(wanted, other, policy=policy)) == ["eu-de+eu-es"]
+    assert against(msgspec.structs.replace(wanted, expires_at=1000.0), other, policy=policy) is None
+
+
+def test_the_capacity_that_is_withdrawn_after_another_drain_of_the_region_counts() -> None:
+    slots = EVEN | {("us-east", MODEL): 100.0}
+    standing = drain("us-east", id="forced", expires_at=1000.0)
+    raised = against(weight("us-east", 0.1), standing, capacity=slots)
+    assert raised is not None
+    assert raised.withdrawn == {MODEL: pytest.approx(0.75)}
+    assert against(weight("us-east", 0.1, expires_at=1000.0), standing, capacity=slots) is None
+
+
 def test_classes_list_their_tenants_for_clients_anywhere() -> None:
     rule = ResidencyRule("germans", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
     listed = {residency.name: tenants for residency, tenants in tenants_by_class(planet.policy(rule)).items()}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.policy.time_zones import time_zone
-from penstock.overrides.maintenance import PERIOD_S, occurrences, openings, windows
+from penstock.overrides.maintenance import PERIOD_S, changes, occurrences, windows
 from penstock.overrides.overrides import OverrideKind
 from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
 from penstock.policy.kinds.spillover_and_failover import Failover
@@ -90,11 +90,14 @@ def test_lead_times_longer_than_the_period_between_do_not_hide_a_window() -> Non
     assert draining(policy, START + 2 * HOUR_S)
 
 
-def test_openings_are_those_within_the_given_time() -> None:
+def test_changes_are_the_beginnings_within_the_given_time_and_the_ends_of_the_region() -> None:
     policy = under(Recurrence.DAILY)
-    assert openings(policy, START, START + DAY_S) == (START + DAY_S - 600,)
-    assert len(openings(policy, START, float("inf"))) == 8
-    assert openings(policy, START, START + HOUR_S) == ()
+    begins_at, ends_at = START + DAY_S - 600, START + HOUR_S
+    assert changes(policy, "us-east", START, START + DAY_S) == (begins_at,)
+    assert changes(policy, "eu-de", START, START + DAY_S) == (ends_at, begins_at)
+    assert len(changes(policy, "us-east", START, float("inf"))) == 8
+    assert len(changes(policy, "eu-de", START, float("inf"))) == 8 + 9, "the window that is open ends, too"
+    assert changes(policy, "us-east", START, START + HOUR_S) == ()
 
 
 def test_regions_that_the_policy_does_not_have_are_left_out() -> None:
