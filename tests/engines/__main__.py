@@ -26,6 +26,7 @@ from tests.engines.environments import (
     LITSERVE,
     LLAMA_CPP,
     MLSERVER,
+    TRITON,
     VLLM,
     CannotInstall,
     Environment,
@@ -49,6 +50,7 @@ class Engine(NamedTuple):
 
 ENGINES = {
     service_cases.MLSERVER: Engine(MLSERVER, service_cases.start_mlserver),
+    service_cases.TRITON: Engine(TRITON, service_cases.start_triton),
     service_cases.LITSERVE: Engine(LITSERVE, service_cases.start_litserve),
     service_cases.INFINITY: Engine(INFINITY, service_cases.start_infinity),
     service_cases.LLAMA_CPP: Engine(LLAMA_CPP, service_cases.start_llama_cpp),
@@ -116,6 +118,8 @@ async def run_client(name: str, parts: list[str], region: Region, environments: 
         report.begin(name, {distribution: installed.versions[distribution]})
         async for case, result in client_results(region, name, parts):
             report.add(name, case, result)
+        if not await within(IDLE_S, region.idle):
+            raise Failed(f"{IDLE_S:g} s after the last case, the agent still counts a request")
     except CannotInstall as problem:
         report.not_run(name, str(problem))
     except Failed as failure:

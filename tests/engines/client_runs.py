@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.engines.environments import CLIENTS, MLSERVER, Environment
+from tests.engines.environments import CLIENTS, MLSERVER, TRITON, Environment
 from tests.engines.region import MODEL, RATE_LIMITED, RETRY_AFTER_S, Region, key_of
-from tests.engines.service_cases import EMBEDDER, SUM
+from tests.engines.service_cases import EMBEDDER, SUM, SUM_STREAM
 from tests.engines.suite import Failed, Result
 
 
@@ -33,6 +33,7 @@ SCRIPTS = {
     "langchain": Client("langchain-openai", ("vllm", "infinity")),
     "tritonclient": Client("tritonclient", ("mlserver",), MLSERVER),
     "tritonclient_grpc": Client("tritonclient", ("mlserver",), MLSERVER, is_grpc=True),
+    "tritonclient_stream": Client("tritonclient", ("triton",), TRITON, is_grpc=True),
 }
 TIMEOUT_S = 300.0
 
@@ -54,7 +55,7 @@ async def client_results(region: Region, client: str, names: list[str]) -> Async
         "limited_tenant": tenant,
         "retry_after_s": RETRY_AFTER_S,
         "access_log": str(region.access_log),
-        "models": {"chat": MODEL, "embeddings": EMBEDDER, "tensors": SUM},
+        "models": {"chat": MODEL, "embeddings": EMBEDDER, "tensors": SUM, "streams": SUM_STREAM},
     }
     file = region.directory / f"{client}.json"
     file.write_text(json.dumps(asked))

@@ -109,6 +109,7 @@ VLLM = Environment(
     complete=name_vllm,
 )
 MLSERVER = Environment("mlserver", ("mlserver", "tritonclient[http,grpc]"), ("mlserver", "tritonclient"))
+TRITON = Environment("triton", ("tritonclient[grpc]",), ("tritonclient", "grpcio"))
 LITSERVE = Environment("litserve", ("litserve",), ("litserve",))
 INFINITY = Environment("infinity", ("torch==2.13.0", "infinity-emb[server,torch]"), ("infinity-emb", "torch"))
 LLAMA_CPP = Environment("llama-cpp", ("llama-cpp-python[server]", "gguf"), ("llama-cpp-python",))

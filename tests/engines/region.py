@@ -29,7 +29,7 @@ MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"
 """The same weights under two names, of which the second has `continue_streams`; and a LoRA adapter."""
 ON_DEMAND = "tiny-on-demand"
 """The same weights under a name that sleeps while no request needs it."""
-MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "echo")
+MODELS = (MODEL, CONTINUED, ADAPTER, "tiny-gguf", "embedder", "sum", "sum-stream", "echo")
 PRESETS = ["openai", "anthropic", "kserve", "predict", "vllm"]
 SERVE_TIMEOUT_S = 60.0
 FILE_READ_S = 3.0

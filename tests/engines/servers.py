@@ -120,6 +120,17 @@ def mlserver(installed: Installed, directory: Path, model: str) -> Server:
     return server
 
 
+def triton(installed: Installed, directory: Path) -> Server:
+    """A server that speaks Triton's protocol, of `services/triton_service.py`; not started yet."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, grpc_port = free_ports(2)
+    script = _HERE / "services" / "triton_service.py"
+    argv = [str(installed.python), str(script), str(port), str(grpc_port)]
+    server = Server("triton", argv, port, "/v2/health/ready", directory)
+    server.grpc_port = grpc_port
+    return server
+
+
 def litserve(installed: Installed, directory: Path) -> Server:
     """A LitServe with `services/echo_service.py`; not started yet."""
     directory.mkdir(parents=True, exist_ok=True)

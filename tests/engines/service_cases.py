@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 
 from tests.engines.region import Region
-from tests.engines.servers import START_TIMEOUT_S, Server, infinity, litserve, llama_cpp, mlserver
+from tests.engines.servers import START_TIMEOUT_S, Server, infinity, litserve, llama_cpp, mlserver, triton
 from tests.engines.suite import NotOffered, case, expect
 
-MLSERVER, LITSERVE, INFINITY, LLAMA_CPP = "mlserver", "litserve", "infinity", "llama-cpp"
-SUM, ECHO, EMBEDDER, GGUF = "sum", "echo", "embedder", "tiny-gguf"
+MLSERVER, TRITON, LITSERVE, INFINITY, LLAMA_CPP = "mlserver", "triton", "litserve", "infinity", "llama-cpp"
+SUM, SUM_STREAM, ECHO, EMBEDDER, GGUF = "sum", "sum-stream", "echo", "embedder", "tiny-gguf"
 """The model of each."""
 SLOTS = 4
 
@@ -22,6 +22,12 @@ async def start_mlserver(region: Region) -> None:
     """Start MLServer as an endpoint of the agent."""
     server = mlserver(region.installed[MLSERVER], region.directory / MLSERVER, SUM)
     await _start(region, server, SUM, engine="triton", metrics_port=server.metrics_port, grpc_port=server.grpc_port)
+
+
+async def start_triton(region: Region) -> None:
+    """Start a server of Triton's protocol as an endpoint of the agent."""
+    server = triton(region.installed[TRITON], region.directory / TRITON)
+    await _start(region, server, SUM_STREAM, engine="http", health="/v2/health/ready", grpc_port=server.grpc_port)
 
 
 async def start_litserve(region: Region) -> None:

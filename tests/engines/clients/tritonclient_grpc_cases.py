@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import queue
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy
 import tritonclient.grpc as triton
-from client_script import Failed, NotOffered, asked, case, expect, main
+from client_script import Failed, asked, case, expect, main
 from tritonclient.utils import InferenceServerException
 
 ASKED = asked()
@@ -59,24 +57,6 @@ def large_tensor() -> None:
     """A tensor of 2 MB, which arrives in many parts, is inferred on."""
     sums = infer(numpy.ones((2, 250_000), dtype=numpy.float32))
     expect(sums == [250_000.0, 250_000.0], sums)
-
-
-@case
-def stream() -> None:
-    """Inferences of one stream are answered in order."""
-    answers: queue.Queue[Any] = queue.Queue()
-    found = []
-    with client() as connected:
-        connected.start_stream(lambda result, error: answers.put(error or result), headers=KEY)
-        for number in range(3):
-            connected.async_stream_infer(MODEL, [tensor(numpy.full((1, 2), number, dtype=numpy.float32))])
-            answer = answers.get(timeout=WAIT_S)
-            if isinstance(answer, InferenceServerException) and answer.message() == MODEL:
-                raise NotOffered("MLServer streams another message, whose model's name the client reads as an error")
-            expect(not isinstance(answer, InferenceServerException), answer)
-            found += answer.as_numpy("sums").flatten().tolist()
-        connected.stop_stream()
-    expect(found == [0.0, 2.0, 4.0], found)
 
 
 @case
