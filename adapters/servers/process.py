@@ -223,7 +223,8 @@ class ServerProcess:
                 text = log.read(TAIL_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        # What a program in Go writes last is the stack of its goroutines; the reason is before it.
+        return "\n".join(text.partition("\n\ngoroutine ")[0].splitlines()[-lines:])
 
     def _signal(self, number: signal.Signals) -> None:
         # The signal goes to the process group, which includes children of the server. `alive` reaps an exited process,

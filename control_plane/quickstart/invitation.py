@@ -31,6 +31,8 @@ from control_plane.quickstart.region_dir import (
     agent_settings,
     choose_ports,
     hosts_of,
+    require_own,
+    whole,
     write_agents_key,
     write_ports,
     write_yaml,
@@ -126,7 +128,8 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
         )
     path = path.absolute()
     found = RegionDir(path, invitation.region, choose_ports(invitation.host), invitation.host)
-    try:
+    require_own(invitation.host)
+    with whole(path):
         for folder in (path, path / "agent", found.agents_key.parent):
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         for name, content in identity.items():
@@ -137,8 +140,6 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
         write_yaml(found.agent_settings, settings)
         add_engines(found, engines)
         write_ports(found)
-    except OSError as error:
-        raise UnusableDirectory(f"{error.filename}: {error.strerror}; name another with --dir") from None
     return found
 
 

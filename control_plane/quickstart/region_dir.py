@@ -7,7 +7,9 @@ per certificate. Later runs add engines and models, and change nothing else, so 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -196,7 +198,7 @@ def write_region_dir(
         host: IP address of this machine at which other machines reach it; loopback for a single machine.
 
     Raises:
-        UnusableDirectory: the directory cannot be written.
+        UnusableDirectory: the directory cannot be written, or `host` is no address of this machine.
         PolicyRefused: a name cannot be used in a policy; nothing was written.
     """
     path = path.absolute()
@@ -205,7 +207,8 @@ def write_region_dir(
     models = list(dict.fromkeys(model for engine in engines for model in engine.models))
     bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()})
     compile_bundle(bundle)
-    try:
+    require_own(host)
+    with whole(path):
         for folder in (path, found.api_key.parent, found.policy):
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         _write_secret(found.api_key, key)
@@ -219,9 +222,31 @@ def write_region_dir(
         add_engines(found, engines)
         # Written last: a directory without this file is not complete.
         write_ports(found)
-    except OSError as error:
-        raise UnusableDirectory(f"{path}: cannot be written: {error.strerror}; name another with --dir") from None
     return found
+
+
+def require_own(host: str) -> None:
+    """Raise UnusableDirectory unless servers can listen on an address of this machine."""
+    if not is_free(0, host):
+        raise UnusableDirectory(f"{host} is no address of this machine; name one with --host")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Write a directory that is empty or does not exist, or leave nothing in it, so that the command can be repeated.
+
+    Raises:
+        UnusableDirectory: the directory cannot be written.
+    """
+    has_others = path.is_dir() and any(path.iterdir())
+    try:
+        yield
+    except BaseException as error:
+        if not has_others:
+            shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UnusableDirectory(f"{path}: cannot be written: {error.strerror}; name another with --dir") from None
+        raise
 
 
 def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:

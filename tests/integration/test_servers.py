@@ -111,6 +111,16 @@ def test_early_end_shows_the_log(tmp_path: Path) -> None:
         server.wait_ready()
 
 
+def test_the_reason_of_a_panic_in_go_is_shown_and_not_its_stack(tmp_path: Path) -> None:
+    stack = "".join(f"main.caller{number}(0x1, 0x1)\\n\\t/src/main.go:{number} +0x58d\\n" for number in range(40))
+    text = f"no space left on device\\npanic: failed to create WAL\\n\\ngoroutine 1 [running]:\\n{stack}"
+    server = script(tmp_path, f"print('{text}'); raise SystemExit(2)")
+    server.start()
+    server.wait_exit(PATIENCE_S)
+    with pytest.raises(NotReady, match=r"no space left on device\npanic: failed to create WAL$"):
+        server.wait_ready()
+
+
 def test_a_server_that_never_serves_is_reported(tmp_path: Path) -> None:
     server = ServerProcess(
         "mute", [PYTHON, "-c", "import time; time.sleep(99)"], log_path=tmp_path / "log", ready=lambda: False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from control_plane.config_check import config_problems
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from control_plane.quickstart import region_dir as region_dir_module
 from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import (
     Engine,
@@ -103,6 +105,29 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnusableDirectory, match="is not empty"):
         open_region_dir(tmp_path)
     assert open_region_dir(tmp_path / "new") is None
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_directory_that_could_not_be_completed_is_written_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(region_dir_module, "write_ports", fails)
+        with pytest.raises((UnusableDirectory, KeyboardInterrupt)) as caught:
+            write_region_dir(tmp_path / "new", "local", HERE, [VLLM])
+    assert not isinstance(caught.value, UnusableDirectory) or "No space left on device" in str(caught.value)
+    assert open_region_dir(tmp_path / "new") is None
+    write_region_dir(tmp_path / "new", "local", HERE, [VLLM])
+    assert open_region_dir(tmp_path / "new") is not None
+
+
+def test_an_address_of_another_machine_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnusableDirectory, match=r"198\.51\.100\.77 is no address of this machine"):
+        write_region_dir(tmp_path / "new", "local", HERE, [VLLM], "198.51.100.77")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_name_that_no_policy_may_have_is_refused_before_anything_is_written(
