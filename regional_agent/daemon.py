@@ -340,7 +340,7 @@ async def _start_picker(
         state.location_header,
         state.trusts,
         settings.picker_forwards,
-        EarlyEnds(),
+        EarlyEnds(proxy.metrics.end_not_reported),
     )
     server = PickerServer(parts, readiness.not_ready_reason, tls)
     try:

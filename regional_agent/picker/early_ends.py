@@ -2,8 +2,8 @@
 
 Envoy closes the picker's stream in the same way when a client leaves and when an endpoint breaks off its response. The
 entry in Envoy's access log states which. Envoy writes the entry first (`doDeferredStreamDestroy` in
-source/common/http/conn_manager_impl.cc of Envoy), over the same connection, so that the reason is known when the stream
-closes. Without an entry, the client has left.
+source/common/http/conn_manager_impl.cc of Envoy), so that the reason is known when the stream closes, unless the entry
+takes another connection. Without an entry, the cause is not known, and no endpoint is charged.
 
 Sources: https://github.com/envoyproxy/envoy/blob/v1.36.0/api/envoy/service/accesslog/v3/als.proto,
 `data/accesslog/v3/accesslog.proto` beside it.
@@ -11,9 +11,12 @@ Sources: https://github.com/envoyproxy/envoy/blob/v1.36.0/api/envoy/service/acce
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Final
+
+import structlog
 
 from penstock.accounts.outcome_rules import Outcome
 from regional_agent.picker.processing_request import LB_NAMESPACE, STREAM, map_entry, struct_member, text_value
@@ -31,46 +34,110 @@ _FLAGS: Final = length_tag(16)
 _METADATA: Final = length_tag(17)
 _NAMESPACE: Final = length_tag(1)
 
-_CLIENT_LEFT: Final = number_tag(15)
-"""`downstream_connection_termination`."""
-
 _OUTCOMES: Final = {
-    number_tag(5): Outcome.ENGINE_CUT,
-    number_tag(7): Outcome.ENGINE_CUT,
-    number_tag(17): Outcome.STALLED,
-    number_tag(24): Outcome.ENGINE_CUT,
+    number_tag(3): Outcome.TIMED_OUT,  # upstream_request_timeout
+    number_tag(5): Outcome.ENGINE_CUT,  # upstream_remote_reset
+    number_tag(7): Outcome.ENGINE_CUT,  # upstream_connection_termination
+    number_tag(15): Outcome.CLIENT_LEFT,  # downstream_connection_termination
+    number_tag(17): Outcome.STALLED,  # stream_idle_timeout
+    number_tag(19): Outcome.CLIENT_LEFT,  # downstream_protocol_error
+    number_tag(20): Outcome.TIMED_OUT,  # upstream_max_stream_duration_reached
+    number_tag(23): Outcome.TIMED_OUT,  # duration_timeout
+    number_tag(24): Outcome.ENGINE_CUT,  # upstream_protocol_error
+    number_tag(28): Outcome.CLIENT_LEFT,  # downstream_remote_reset
 }
-"""Outcomes by the flags `upstream_remote_reset`, `upstream_connection_termination`, `stream_idle_timeout` and
-`upstream_protocol_error`."""
+"""Outcomes by the flags of an entry."""
+
+_BY_WEIGHT: Final = (Outcome.CLIENT_LEFT, Outcome.TIMED_OUT, Outcome.STALLED, Outcome.ENGINE_CUT)
+"""Of several flags of one entry, the first of these outcomes counts."""
+
+
+LATE_S = 1.0
+"""Time (s) after the end of a stream for which its entry is awaited: it is late where it takes another connection.
+Not Final: mypyc would copy the value into the code, where tests cannot change it."""
+
+MAX_UNREPORTED: Final = 3
+"""Number of early ends in a row without an entry after which none is awaited: this agent receives no log of them."""
+
+log = structlog.get_logger()
 
 
 class EarlyEnds:
     """The requests that Envoy has sent to endpoints, by the identifiers in the entries of its access log."""
 
-    def __init__(self) -> None:
-        """Start without a request."""
+    def __init__(self, on_unreported: Callable[[], None]) -> None:
+        """Start without a request; `on_unreported` counts the early ends of which no entry arrived."""
+        self._on_unreported = on_unreported
         self._prefix = secrets.token_hex(8)
         """Tells the requests of this agent from those of others, and of its last start."""
         self._last = 0
-        self._waiting: dict[bytes, Callable[[Outcome], None]] = {}
+        self._reported: dict[bytes, Outcome | None] = {}
+        """The outcome of each request that has not ended; None before its entry has arrived."""
+        self._awaited: dict[bytes, tuple[Callable[[Outcome | None], None], asyncio.TimerHandle]] = {}
+        """What receives the outcome of a request whose stream has closed, and the end of the time for its entry."""
+        self._unreported = 0
+        """Number of early ends since the last entry."""
 
-    def add(self, on_report: Callable[[Outcome], None]) -> bytes:
-        """Return the identifier of a further request; `on_report` receives its outcome if Envoy ended it early."""
+    def add(self) -> bytes:
+        """Return the identifier of a further request."""
         self._last += 1
         stream = f"{self._prefix}-{self._last}".encode()
-        self._waiting[stream] = on_report
+        self._reported[stream] = None
         return stream
 
     def discard(self, stream: bytes) -> None:
-        """Expect no report of a request any more."""
-        self._waiting.pop(stream, None)
+        """Expect no entry of a request any more."""
+        self._reported.pop(stream, None)
+
+    def closed(self, stream: bytes, settle: Callable[[Outcome | None], None]) -> None:
+        """Pass the outcome of a request whose stream Envoy closed early to `settle`, once its entry has arrived.
+
+        Without an entry, `settle` receives None: LATE_S later, or at once if earlier early ends had none either.
+        """
+        outcome = self._reported.get(stream)
+        if outcome is not None:
+            settle(outcome)
+        elif self._unreported >= MAX_UNREPORTED:
+            self._note_unreported()
+            settle(None)
+        else:
+            timer = asyncio.get_running_loop().call_later(LATE_S, self.settle_now, stream)
+            self._awaited[stream] = (settle, timer)
+
+    def settle_now(self, stream: bytes) -> bool:
+        """Await the entry of a request no longer; returns whether it was awaited."""
+        settle, timer = self._awaited.pop(stream, (None, None))
+        if settle is None or timer is None:
+            return False
+        timer.cancel()
+        self._note_unreported()
+        settle(None)
+        return True
+
+    def settle_all(self) -> None:
+        """Await no entries, because the agent stops."""
+        for stream in list(self._awaited):
+            self.settle_now(stream)
 
     def report(self, message: bytes) -> None:
         """Process a `StreamAccessLogsMessage`; raises BadMessage for other bytes."""
         for stream, outcome in outcomes_in(message):
-            on_report = self._waiting.get(stream)
-            if on_report is not None:
-                on_report(outcome)
+            if stream not in self._reported:
+                continue  # of another agent, or an entry of a request that has ended otherwise
+            self._unreported, self._reported[stream] = 0, outcome
+            settle, timer = self._awaited.pop(stream, (None, None))
+            if settle is not None and timer is not None:
+                timer.cancel()
+                settle(outcome)
+
+    def _note_unreported(self) -> None:
+        self._on_unreported()
+        self._unreported += 1
+        if self._unreported == MAX_UNREPORTED:
+            log.warning(
+                "Envoy's access log does not state why responses ended early: they count as client_left",
+                remedy="give this agent a log of its own, as `access_log` in docs/envoy.md states",
+            )
 
 
 def outcomes_in(message: bytes) -> list[tuple[bytes, Outcome]]:
@@ -112,13 +179,12 @@ def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome]]) -> None:
 
 def _outcome(flags: Fields) -> Outcome | None:
     """Read `ResponseFlags`."""
-    outcome, client_left = None, False
+    found: set[Outcome] = set()
     while flags.advance():
-        if flags.value and flags.tag == _CLIENT_LEFT:
-            client_left = True
-        elif flags.value:
-            outcome = _OUTCOMES.get(flags.tag, outcome)
-    return None if client_left else outcome
+        if flags.value and flags.tag in _OUTCOMES:
+            found.add(_OUTCOMES[flags.tag])
+    # A client that leaves ends the request at the endpoint, too.
+    return next((outcome for outcome in _BY_WEIGHT if outcome in found), None)
 
 
 def _stream(metadata: Fields) -> str:

@@ -151,16 +151,15 @@ class ObservedResponse:
         is_cut = parser.is_cut or (self.ended and parser.is_short)
         return outcome_of_answer(self._attempt, self._status, parser.error, is_cut=is_cut)
 
-    def outcome_without_end(self, reported: Outcome | None) -> Outcome:
-        """The outcome of a response whose end Envoy does not send, since its client or its endpoint disconnected.
+    def has_answer(self) -> bool:
+        """Whether a whole answer has arrived, or an error, although Envoy does not send the end of the response."""
+        if self._intake is None:
+            return False
+        self._intake.parser.finish(complete=False)
+        return self._intake.parser.is_finished
 
-        Args:
-            reported: the outcome by Envoy's access log; None without an entry. Charges the endpoint.
-        """
-        if self._intake is not None:
-            self._intake.parser.finish(complete=False)
-            if self._intake.parser.is_finished:
-                return self.outcome()
+    def ended_as(self, reported: Outcome | None) -> Outcome:
+        """Charge the endpoint by the outcome in Envoy's access log, if it is known; return that of the request."""
         if reported is None:
             return Outcome.CLIENT_LEFT
         if self._attempt is not None:

@@ -121,8 +121,6 @@ class PickedRequest:
         self._response: ObservedResponse | None = None
         self._stream = b""
         """The identifier of the request in Envoy's access log; empty before Envoy has the target."""
-        self._reported: Outcome | None = None
-        """The outcome of a response that ended early, by Envoy's access log; None if its entry has not arrived."""
         self._sent_at = 0.0
         self.context = context
         self.slot: set[ActiveExchange] = set()
@@ -235,7 +233,7 @@ class PickedRequest:
             changes += _RETRY_ON + _MAX_RETRIES
         in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         endpoints = list(self._destinations)
-        stream = self._stream = self._parts.early_ends.add(self._on_report)
+        stream = self._stream = self._parts.early_ends.add()
         if talk.request_mode == BUFFERED and in_body:
             body = bytes(request.body)
             changes += envoy_responses.set_header(b"content-length", b"%d" % len(body))
@@ -396,6 +394,8 @@ class PickedRequest:
 
     def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         """Refuse the request, or let Envoy reset its response; `outcome` None is derived from the reason."""
+        if self._parts.early_ends.settle_now(self._stream):
+            return
         if self._talk.state is _S.RESPONDING:
             own = self.context.own_deadline
             status, lines, body = refusal_of_context(self._proxy, self.context, refusal)
@@ -410,14 +410,11 @@ class PickedRequest:
 
     def on_closed(self) -> None:
         """End the request: Envoy has closed its stream before the end of the response."""
-        if not self._talk.is_done:
-            response = self._response
-            outcome = Outcome.CLIENT_LEFT if response is None else response.outcome_without_end(self._reported)
-            self._settle(outcome)
-
-    def _on_report(self, outcome: Outcome) -> None:
-        """Note the outcome by Envoy's access log, before Envoy closes its stream."""
-        self._reported = outcome
+        response = self._response
+        if response is not None and not (self._talk.is_done or response.has_answer()):
+            self._parts.early_ends.closed(self._stream, lambda reported: self._settle(response.ended_as(reported)))
+        elif not self._talk.is_done:
+            self._settle(Outcome.CLIENT_LEFT if response is None else response.outcome())
 
     def _refuse(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         proxy, context = self._proxy, self.context

@@ -257,6 +257,7 @@ class PickerServer:
             self._handshakes.abort()
         for connection in list(self._connections):
             connection.abort()
+        self._parts.early_ends.settle_all()
         return aborted
 
 

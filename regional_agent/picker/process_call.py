@@ -100,6 +100,9 @@ class AccessLogCall:
             self._early_ends.report(message)
         except BadMessage:
             self._stream.end(grpc.INVALID_ARGUMENT, "not a StreamAccessLogsMessage")
+        except Exception:
+            # A defect that concerns one request must not end the requests of the connection.
+            log.exception("an entry of Envoy's access log could not be processed")
 
     def before_write(self) -> None:
         """Do nothing."""

@@ -135,6 +135,11 @@ class AgentMetrics:
             "Open requests ended because a new policy no longer permits them, by state of the request and reason.",
             ("state", "reason"),
         )
+        self._unreported_ends = self._counter(
+            "unreported_ends",
+            "Responses through Envoy that ended early, and whose cause its access log did not state: they count as"
+            " client_left.",
+        )
         self._ttft = DurationHistograms(
             "penstock_agent_ttft_seconds",
             "Seconds from a client's request to the first byte of the response body; measured at the origin only.",
@@ -290,6 +295,10 @@ class AgentMetrics:
     def revoked(self, state: str, reason: str) -> None:
         """Count one open request that a new policy ended; `state` is the state of its exchange, `reason` a Reason."""
         self._revocations.labels(state, reason).inc()
+
+    def end_not_reported(self) -> None:
+        """Count one early end whose cause Envoy's access log did not state."""
+        self._unreported_ends.inc()
 
     def forwarded_residency_refused(self) -> None:
         """Count one forwarded request whose residency class does not permit this region."""

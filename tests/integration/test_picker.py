@@ -141,8 +141,13 @@ async def test_chats_over_other_versions_of_http_are_placed_and_accounted(versio
             each["address"]["socket_address"] |= {"address": LOOPBACK, "port_value": port}
         config["static_resources"]["listeners"] = listeners
 
+    endless = json.dumps({"model": MODEL, "messages": [], "stream": True, "user": "endless"}).encode()
+
+    async def serves(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await (streams_forever if b"endless" in received.body else streams)(e, received, writer)
+
     async with (
-        engine(streams) as gpu,
+        engine(serves) as gpu,
         running_agent(tmp_path / "agent", [gpu.address]) as agent,
         running_picker(agent) as picker,
         running_envoy(tmp_path, picker, [gpu.address], serve_others) as front,
@@ -158,6 +163,14 @@ async def test_chats_over_other_versions_of_http_are_placed_and_accounted(versio
             client.close()
         assert await refused(entry, post(b'{"model": "no-such"}')) == (404, "model_not_found")
         await until(lambda: agent.counted() == {"ok": 3.0})
+        client = await RawClient.connect(entry)
+        client.send(post(endless))
+        await client.head()
+        await client.reader.readexactly(1)
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 3.0, "client_left": 1.0})
+        unreported = agent.metrics.registry.get_sample_value("penstock_agent_unreported_ends_total")
+        assert unreported == (version == "http3"), "Envoy states no flag of a client that leaves over HTTP/3"
         assert agent.held() == 0
 
 

@@ -104,13 +104,18 @@ _MESSAGES: Final[dict[str, tuple[_Field, ...]]] = {
     "ResponseFlags": tuple(
         _Field(number, name, "bool")
         for number, name in (
+            (3, "upstream_request_timeout"),
             (4, "local_reset"),
             (5, "upstream_remote_reset"),
             (7, "upstream_connection_termination"),
             (15, "downstream_connection_termination"),
             (16, "upstream_retry_limit_exceeded"),
             (17, "stream_idle_timeout"),
+            (19, "downstream_protocol_error"),
+            (20, "upstream_max_stream_duration_reached"),
+            (23, "duration_timeout"),
             (24, "upstream_protocol_error"),
+            (28, "downstream_remote_reset"),
         )
     ),
     "AccessLogCommon": (_Field(16, "response_flags", "ResponseFlags"), _Field(17, "metadata", "Metadata")),

@@ -43,7 +43,7 @@ def parts_of(agent: Agent, *, forwards: bool = False) -> PickerParts:
         state.location_header,
         state.trusts,
         forwards,
-        EarlyEnds(),
+        EarlyEnds(agent.metrics.end_not_reported),
     )
 
 

@@ -129,6 +129,7 @@ AGENT_CONTRACT = {
     "file_rejected": ("gauge", {"file"}),
     "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "access_log_lines_dropped": ("counter", set()),
+    "unreported_ends": ("counter", set()),
     "trace_spans_dropped": ("counter", set()),
     "batch_requests": ("counter", {"event"}),
     "batches_ended": ("counter", {"state"}),

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.accounts.outcome_rules import Outcome
-from regional_agent.picker.early_ends import MAX_FIELDS, EarlyEnds, outcomes_in
+from regional_agent.picker import early_ends
+from regional_agent.picker.early_ends import MAX_FIELDS, MAX_UNREPORTED, EarlyEnds, outcomes_in
 from regional_agent.picker.processing_request import LB_NAMESPACE, STREAM
 from regional_agent.picker.protobuf_wire import BadMessage, with_length
 from tests.support.ext_proc_messages import StreamAccessLogsMessage
+from tests.support.wait import until
 
-CUT, STALLED = Outcome.ENGINE_CUT, Outcome.STALLED
+CUT, STALLED, LEFT = Outcome.ENGINE_CUT, Outcome.STALLED, Outcome.CLIENT_LEFT
 
 
 def message(*entries: tuple[str, Sequence[str]], namespace: str = LB_NAMESPACE) -> bytes:
@@ -34,6 +36,28 @@ def message(*entries: tuple[str, Sequence[str]], namespace: str = LB_NAMESPACE) 
     return bytes(found.SerializeToString())
 
 
+class Ends:
+    """The early ends of one agent, and the outcomes with which its requests ended."""
+
+    def __init__(self) -> None:
+        self.unreported = 0
+        self.settled: list[Outcome | None] = []
+        self.ends = EarlyEnds(self._note)
+
+    def _note(self) -> None:
+        self.unreported += 1
+
+    def close(self, *flags: str, first: bool = True) -> bytes:
+        """End a request early, whose entry has the flags, if any, and arrives before or after the end."""
+        stream = self.ends.add()
+        if flags and first:
+            self.ends.report(message((stream.decode(), flags)))
+        self.ends.closed(stream, self.settled.append)
+        if flags and not first:
+            self.ends.report(message((stream.decode(), flags)))
+        return stream
+
+
 @pytest.mark.parametrize(
     ("flags", "outcome"),
     [
@@ -42,27 +66,57 @@ def message(*entries: tuple[str, Sequence[str]], namespace: str = LB_NAMESPACE) 
         (["upstream_protocol_error"], CUT),
         (["upstream_connection_termination", "upstream_retry_limit_exceeded"], CUT),
         (["stream_idle_timeout"], STALLED),
-        (["downstream_connection_termination"], None),
-        (["downstream_connection_termination", "upstream_connection_termination"], None),
+        (["upstream_request_timeout"], Outcome.TIMED_OUT),
+        (["upstream_max_stream_duration_reached"], Outcome.TIMED_OUT),
+        (["duration_timeout", "upstream_remote_reset"], Outcome.TIMED_OUT),
+        (["downstream_connection_termination"], LEFT),
+        (["downstream_protocol_error"], LEFT),
+        (["downstream_remote_reset"], LEFT),
+        (["downstream_connection_termination", "upstream_connection_termination"], LEFT),
         (["local_reset"], None),
         ([], None),
     ],
 )
-def test_the_flags_of_an_entry_state_who_ended_a_request(flags: list[str], outcome: Outcome | None) -> None:
-    reports: list[Outcome] = []
-    ends = EarlyEnds()
-    mine, other = ends.add(reports.append), ends.add(lambda outcome: pytest.fail("another request"))
-    assert mine != other
-    ends.report(message(("of another agent", flags), (mine.decode(), flags)))
-    assert reports == ([] if outcome is None else [outcome])
-    ends.report(message((mine.decode(), flags), namespace="a client's"))
-    ends.discard(mine)
-    ends.report(message((mine.decode(), flags)))
-    assert len(reports) <= 1
+@pytest.mark.parametrize("first", [True, False])
+async def test_the_flags_of_an_entry_state_who_ended_a_request(
+    flags: list[str], outcome: Outcome | None, first: bool
+) -> None:
+    one = Ends()
+    one.ends.report(message(("of another agent", flags)))
+    stream = one.close(*flags, first=first)
+    assert one.settled == ([] if outcome is None else [outcome])
+    one.ends.report(message((stream.decode(), flags), namespace="a client's"))
+    one.ends.discard(stream)
+    one.ends.report(message((stream.decode(), flags)))
+    one.ends.settle_all()
+    assert (one.settled, one.unreported) == ([outcome], int(outcome is None))
+
+
+async def test_no_entry_is_awaited_once_several_early_ends_had_none() -> None:
+    one = Ends()
+    for _ in range(MAX_UNREPORTED):
+        stream = one.close()
+        assert one.ends.settle_now(stream)
+        assert not one.ends.settle_now(stream)
+    one.close()
+    assert one.settled == [None] * (MAX_UNREPORTED + 1)
+    assert one.unreported == MAX_UNREPORTED + 1
+    one.close("upstream_remote_reset")
+    one.close("upstream_remote_reset", first=False)
+    assert one.settled[-2:] == [CUT, CUT], "an entry shows that there is a log"
+    one.ends.settle_all()
+
+
+async def test_an_entry_is_not_awaited_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_ends, "LATE_S", 0.0)
+    one = Ends()
+    one.close()
+    await until(lambda: one.settled == [None])
 
 
 def test_identifiers_of_agents_differ() -> None:
-    assert EarlyEnds().add(lambda outcome: None) != EarlyEnds().add(lambda outcome: None)
+    one, two = Ends().ends, Ends().ends
+    assert len({one.add(), one.add(), two.add(), two.add()}) == 4
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))

@@ -472,6 +472,7 @@ async def test_no_order_of_messages_leaves_anything_held(tmp_path: Path) -> None
                 pass
             finally:
                 stream.stream.close()
+                parts.early_ends.settle_all()
             assert stream.talk.is_done
             assert agent.held() == 0
             assert parts.bodies.bytes_kept == 0
