@@ -41,7 +41,7 @@ def subnet_of(remote: str, real_remote: str) -> Subnet:
 
 
 def is_same_place(first: Location, last: Location) -> bool:
-    """Whether both ends of a subnet are in one country and subdivision, on which residency depends."""
+    """Whether two parts of a subnet are in one country and subdivision, on which residency depends."""
     return (first.country, first.subdivision) == (last.country, last.subdivision)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from penstock.dns.client_subnet import is_same_place, subnet_of
+from penstock.dns.client_subnet import subnet_of
 from penstock.dns.name_answer import NameServerView, Question, answer_name
 from penstock.dns.remote_backend import (
     FALSE,
@@ -101,8 +101,7 @@ class NameResolver:
         near, client = NOWHERE, NOWHERE
         if subnet.network is not None:
             near = self._locator.locate(subnet.network.network_address)
-            if subnet.is_client and is_same_place(near, self._locator.locate(subnet.network.broadcast_address)):
-                client = near
+            client = self._locator.locate_network(subnet.network) if subnet.is_client else NOWHERE
         question = Question(client, near)
         scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
         answer = answer_name(policy, name, question, self._fleet(policy))

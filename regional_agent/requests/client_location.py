@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from adapters.geoip import IpAddress, IpNetwork, parse_address
 from adapters.geoip_lookup import GeoIpLookup
+from penstock.dns.client_subnet import is_same_place
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 
 MAX_CACHED = 65_536
@@ -24,6 +25,9 @@ MAX_CHAIN_BYTES = 4096
 
 MAX_CACHED_CHAIN_BYTES = 128
 """Chains of more bytes than this are not cached, so that no client can fill the cache with them."""
+
+MAX_PARTS = 16
+"""Maximum number of the database's networks that are looked up for one network of clients, which take 2 ms."""
 
 CACHED_PREFIX = {4: 24, 6: 48}
 """Prefix length of a cache entry by IP version, used if the whole prefix has one location in the database."""
@@ -58,6 +62,7 @@ class Locator:
         self._is_trusted: dict[str, bool] = {}
         self._clients: dict[tuple[str | bytes, ...], Location] = {}
         self._locations: dict[int | IpAddress, Location] = {}
+        self._networks: dict[IpNetwork, Location] = {}
         self.geoip = GeoIpLookup(database, self._forget)
         self.generation = 0
         """Incremented when a new database is loaded, which invalidates cached locations."""
@@ -120,8 +125,20 @@ class Locator:
         location = self._locations.get(key) or self._locations.get(address)
         return location if location is not None else self._look_up(address, key)
 
+    def locate_network(self, network: IpNetwork) -> Location:
+        """Return the location of a network's first address, if all of the network is in its country and subdivision.
+
+        NOWHERE otherwise, and for a network of which the database knows more than MAX_PARTS parts.
+        """
+        location = self._networks.get(network)
+        if location is None:
+            location = self._look_up_all(network)
+            _cache(self._networks, network, location)
+        return location
+
     def _forget(self) -> None:
         self._clients.clear()
+        self._networks.clear()
         self._locations.clear()
         self.generation += 1
 
@@ -130,6 +147,19 @@ class Locator:
         whole = network is not None and network.prefixlen <= CACHED_PREFIX[address.version]
         _cache(self._locations, key if whole else address, location)
         return location
+
+    def _look_up_all(self, network: IpNetwork) -> Location:
+        address, end = network.network_address, int(network.broadcast_address)
+        first: Location | None = None
+        for _ in range(MAX_PARTS):
+            location, part = self.geoip.find(address)
+            first = location if first is None else first
+            if part is None or not is_same_place(first, location):
+                return NOWHERE
+            if int(part.broadcast_address) >= end:
+                return first
+            address = part.broadcast_address + 1
+        return NOWHERE
 
 
 def parse_location(value: bytes) -> Location:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -49,6 +49,11 @@ def _place_of(address: IPv4Address | IPv6Address) -> Location:
     return _PLACES.get(str(ip_network((address, bits), strict=False).network_address), NOWHERE)
 
 
+def _place_of_network(network: IPv4Network | IPv6Network) -> Location:
+    first = _place_of(network.network_address)
+    return first if first == _place_of(network.broadcast_address) else NOWHERE
+
+
 EVERYWHERE = frozenset(ENTRIES)
 EU = frozenset({"eu-de", "eu-es"})
 
@@ -91,7 +96,7 @@ class NameServer:
         self.states = all_live()
         self.plans: Mapping[str, RegionPlan] = plans or {}
         self.answered: list[tuple[str, str]] = []
-        self.locator: Any = SimpleNamespace(locate=_place_of)
+        self.locator: Any = SimpleNamespace(locate=_place_of, locate_network=_place_of_network)
         self.resolver = NameResolver(
             cast("Any", self.config),
             self.locator,

@@ -1,5 +1,7 @@
+from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from mmdb_writer import MMDBWriter
@@ -14,7 +16,7 @@ PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 REAL = SHARED_DATA / "geoip"
 
 
-def write(path: Path, kind: str = "GeoIP2-City") -> Path:
+def write(path: Path, kind: str = "GeoIP2-City", more: Mapping[str, str] = MappingProxyType({})) -> Path:
     writer = MMDBWriter(ip_version=6, ipv4_compatible=True, database_type=kind)
     berlin = {"country": {"iso_code": "DE"}, "location": {"latitude": 52.5, "longitude": 13.4}}
     writer.insert_network(IPSet(["203.0.113.0/25"]), {**berlin, "subdivisions": [{"iso_code": "BE"}]})
@@ -22,6 +24,10 @@ def write(path: Path, kind: str = "GeoIP2-City") -> Path:
     writer.insert_network(IPSet(["198.51.0.0/16"]), {"country": {"iso_code": "JP"}})
     writer.insert_network(IPSet(["192.0.2.0/24"]), {"registered_country": {"iso_code": "US"}})
     writer.insert_network(IPSet(["2001:db8::/32"]), {"country": {"iso_code": "ES"}})
+    for number, (network, code) in enumerate(more.items()):
+        # Neighbours with equal records are one network of the database.
+        where = {"location": {"latitude": 1.0 + number, "longitude": 1.0}}
+        writer.insert_network(IPSet([network]), {"country": {"iso_code": code}, **where})
     writer.to_db_file(str(path))
     return path
 
@@ -71,6 +77,31 @@ def test_neighbours_share_a_cached_location_only_within_a_network_of_the_databas
         assert country(locator, "203.0.113.200") == "FR"
         assert country(locator, "198.51.100.1") == "JP"
         assert country(locator, "198.51.100.254") == "JP"
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("203.0.113.0/25", "DE"),
+        ("203.0.113.1/32", "DE"),
+        ("203.0.113.128/26", "FR"),
+        ("198.51.0.0/16", "JP"),
+        ("203.0.113.0/24", None),  # half of it is in France
+        ("198.18.0.0/24", None),  # its ends are in Spain, a part of it is in the US
+        ("198.18.1.0/24", "ES"),  # in three parts
+        ("198.18.2.0/24", None),  # in too many
+        ("8.8.8.0/24", None),
+        ("2001:db8::/56", "ES"),
+        ("2001:db8::/31", None),
+    ],
+)
+def test_a_network_has_a_location_if_all_of_it_is_there(tmp_path: Path, network: str, expected: str | None) -> None:
+    parts = {"198.18.0.96/27": "US", "198.18.2.0/24": "ES"}
+    parts |= {f"198.18.2.{first}/32": "ES" for first in range(0, 256, 8)}
+    located = Locator(write(tmp_path / "geo.mmdb", more={"198.18.0.0/23": "ES", **parts}), PROXIES)
+    for _ in range(2):
+        assert located.locate_network(ip_network(network)).country == expected
+    assert Locator(None, PROXIES).locate_network(ip_network(network)) == NOWHERE
 
 
 def test_an_address_without_an_entry_has_no_location(locator: Locator) -> None:
