@@ -293,6 +293,7 @@ _TLS_REMEDIES = {
     "is not valid for": "use a host name that the certificate contains",
     "CERTIFICATE_VERIFY_FAILED": "name the authorities that signed the certificate with --ca-file",
     "WRONG_VERSION_NUMBER": "the server does not use TLS: use http://",
+    "disconnected without sending a response": "if the server uses TLS: use https://",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -286,6 +287,18 @@ class TestStatus:
         result = run("status", "--url", "http://127.0.0.1:1", "--token-file", token)
         assert result.exit_code == 1
         assert "penstock status: no control plane answers: http://127.0.0.1:1:" in result.stderr
+
+    def test_a_server_of_tls_that_is_reached_without_is_an_error_with_the_remedy(self, token: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+
+            def close() -> None:
+                accepted = listening.accept()[0]
+                accepted.recv(65_536)  # unread data would reset the connection
+                accepted.close()
+
+            threading.Thread(target=close, daemon=True).start()
+            result = run("status", "--url", f"http://127.0.0.1:{listening.getsockname()[1]}", "--token-file", token)
+        assert (result.exit_code, "if the server uses TLS: use https://" in result.stderr) == (1, True)
 
     def test_a_plain_text_server_or_a_bad_url_is_an_error_with_the_remedy(
         self, servers: list[FakeControlPlane], token: str
