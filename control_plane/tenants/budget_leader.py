@@ -90,6 +90,8 @@ class BudgetLeader:
         sender = request.sender
         try:
             fleet.receive(request, time.monotonic(), self._wall_clock())
+            # The agent has replaced its delayed request, which ends as an old one.
+            self._wake({sender})
             answer = self._answer(fleet, request)
             if answer.is_empty and request.wait_s and request.leader == fleet.epoch:
                 answer = await self._answer_later(fleet, request)

@@ -14,11 +14,14 @@ class AgentHolding:
         "granted",
         "held",
         "is_silent",
+        "recalled",
         "reported_rate",
         "request",
         "share",
         "unspent",
         "used",
+        "wanted",
+        "wanted_at",
     )
 
     def __init__(self, epoch: int, now: float) -> None:
@@ -39,6 +42,12 @@ class AgentHolding:
         """Rate of the newest lease, or the part of a silent agent."""
         self.reported_rate = 0.0
         """Rate of the lease that the agent had with its last report: in force until a newer one arrives."""
+        self.wanted = 0
+        """Requests that wait at the agent for a place."""
+        self.wanted_at = 0.0
+        """Time (s) since which some wait."""
+        self.recalled = 0.0
+        """Places that the newest answer asked back for other agents."""
         self.is_silent = False
         """Whether the lease has ended, while the agent is registered: it continues at its rate."""
 

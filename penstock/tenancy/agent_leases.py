@@ -20,6 +20,9 @@ FIRST_ANSWER_S = 2.0
 NEVER_S = 1e9
 """Time (s) since the end of leases of an agent that never had one."""
 
+BUSY_WAIT_S = 1.0
+"""Time (s) for which the leader may delay its answer to an agent whose counters change: the next report follows."""
+
 SMALL_CHANGE = 0.2
 """Part by which the demand of an unchanged counter must change to be reported."""
 
@@ -132,7 +135,7 @@ class AgentLeases:
         self._in_flight = [use for use in uses if self._is_news(use)][:MAX_USES]
         self._number += 1
         self._sent_at = now
-        is_waiting = self._may_open and not self._in_flight
+        wait_s = MAX_WAIT_S if not self._in_flight else BUSY_WAIT_S
         return ExchangeRequest(
             agent,
             region,
@@ -141,7 +144,7 @@ class AgentLeases:
             self._answered,
             self._leader,
             tuple(self._in_flight),
-            MAX_WAIT_S if is_waiting else 0.0,
+            wait_s if self._may_open else 0.0,
         )
 
     def accept(self, answer: ExchangeAnswer) -> list[BudgetUse] | None:

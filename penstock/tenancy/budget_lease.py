@@ -69,6 +69,8 @@ class BudgetUse(msgspec.Struct, frozen=True, array_like=True):
     returns. Such a counter has no unspent amount and no demand."""
     tier: Annotated[str, Meta(max_length=63)] = ""
     """Tier of an identity provider's own tenant, which only the token names; "" for other tenants."""
+    wanted: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Concurrent requests that wait at the agent for a place."""
 
 
 class BudgetLease(msgspec.Struct, frozen=True, array_like=True):

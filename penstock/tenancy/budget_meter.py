@@ -35,6 +35,9 @@ FIRST_LEASE_S: Final = 0.5
 PAUSE_S: Final = 2.0
 """Time (s) without requests after which an agent may have given back what it held."""
 
+KNOWN_S: Final = 0.2
+"""Time (s) for which an agent relies on what the leader told of free places: two exchanges."""
+
 USUAL_REQUESTS: Final = 8.0
 """Number of requests whose mean is the usual amount."""
 
@@ -126,6 +129,8 @@ class BudgetMeter:
         """Time (s) for which the last rates continue without a leader."""
         self.on_loss = OnLoss.SHARE
         """The rates afterwards."""
+        self.wanted = 0
+        """Requests that were found waiting for a place since the last report."""
         self._first_until = now + FIRST_LEASE_S
         """Time (s) until which requests may wait for a lease."""
         self._asked = 0.0
@@ -186,6 +191,7 @@ class BudgetMeter:
         self._open += 1
         self.used_at = now
         if self.is_concurrency:
+            self._rest -= amount
             if self.held > self._peak:
                 self._peak = self.held
         else:
@@ -211,6 +217,7 @@ class BudgetMeter:
         self.held = held if self._open and held > 0.0 else 0.0
         if self.is_concurrency:
             self.unspent += reserved
+            self._rest += reserved
             return
         if actual > reserved + self._max_excess:
             actual = reserved + self._max_excess
@@ -240,13 +247,17 @@ class BudgetMeter:
         return not self.lost and not self.is_concurrency and self.rest(now) >= min(amount, self._full)
 
     def awaits_lease(self, amount: float, now: float) -> bool:
-        """Whether a refused request of `amount` may wait for the next lease: the first ones after the agent had none.
+        """Whether a refused request of `amount` may wait for the next lease.
 
-        Of places, only while no request runs here: otherwise one of these has to end first.
+        For an amount, the first ones after the agent had none. For a place, while one is free at another agent, as far
+        as this agent knows: with fewer places than agents, each request may arrive where none is.
         """
-        if self.lost or now >= self._first_until:
+        if self.lost:
             return False
-        return not self._open if self.is_concurrency else self.waits_for_lease(amount, now)
+        if self.is_concurrency:
+            is_free = self._rest >= amount or now - self._rest_at > KNOWN_S
+            return is_free and self.held + amount <= self._burst
+        return now < self._first_until and self.waits_for_lease(amount, now)
 
     # what is left, for clients
 
@@ -309,6 +320,7 @@ class BudgetMeter:
         old = exp(-elapsed_s / DEMAND_S)
         self._demand = self._demand * old + asked * (1.0 - old)
         self._asked, self._reported_at = 0.0, now
+        wanted, self.wanted = self.wanted, 0
         if self.is_closed:
             return self.closing_use(epoch)
         return BudgetUse(
@@ -321,6 +333,7 @@ class BudgetMeter:
             self.period,
             self._usual,
             tier=self.tier,
+            wanted=wanted,
         )
 
     def closing_use(self, epoch: int) -> BudgetUse:

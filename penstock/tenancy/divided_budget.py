@@ -180,6 +180,9 @@ class DividedBudget:
         if use.used > account.used or use.demand_per_s > account.demand:
             account.asked_at = self.at
         account.demand, account.request = use.demand_per_s, use.request_amount
+        if use.wanted and not account.wanted:
+            account.wanted_at = self.at
+        account.wanted = use.wanted
         before = account.rate_in_force
         account.reported_rate = use.rate_per_s
         self.rates_in_force += account.rate_in_force - before
@@ -312,6 +315,11 @@ class DividedBudget:
             amount = account.share * max(0.0, self.available + self.held - reserve)
             if self.is_money:
                 amount *= MONEY_CHUNK
+        if account.wanted:
+            amount = max(amount, account.wanted)
+        elif wanted := self.wanted():
+            # Free places are for requests that wait, wherever they are.
+            return max(0.0, min(account.leased, account.held - max(0.0, self._lacking(wanted, reserve))))
         if amount < account.request and self._is_in_use(account):
             return account.request if self._turn(account, reserve) else 0.0
         if self.runs:
@@ -356,10 +364,19 @@ class DividedBudget:
 
     def is_short(self, account: AgentHolding) -> bool:
         """Whether an agent has demand and cannot admit a usual request."""
-        return account.leased < account.request and self._is_in_use(account)
+        return account.leased < account.wanted or (account.leased < account.request and self._is_in_use(account))
+
+    def wanted(self) -> float:
+        """Return the number of places that requests wait for and that their agents do not have yet."""
+        if not self.runs:
+            return 0.0
+        return sum(max(0.0, account.wanted - account.leased) for account in self.accounts.values())
 
     def holders(self, reserve: float) -> list[str]:
-        """Return the agents that hold clearly more than their part, which another agent could use."""
+        """Return the agents that hold clearly more than their part, which another agent could use; while requests wait
+        for places, all that had some: what is free by now, they tell."""
+        if self.wanted():
+            return [agent for agent, each in self.accounts.items() if not each.wanted and (each.held or each.used)]
         smallest = min((account.request for account in self.accounts.values()), default=0.0)
         if self.held < smallest:
             return []
@@ -371,6 +388,10 @@ class DividedBudget:
         """Return the amount that an agent should give back, of which `target` is its part; 0 if it is small."""
         over = account.held - target
         return over if over > SLACK * account.held and not account.is_silent else 0.0
+
+    def _lacking(self, wanted: float, reserve: float) -> float:
+        recalled = sum(account.recalled for account in self.accounts.values())
+        return wanted - recalled - max(0.0, self.available - reserve)
 
     def _is_in_use(self, account: AgentHolding) -> bool:
         """Whether an agent has had about a request in the last minute."""

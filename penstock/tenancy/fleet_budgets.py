@@ -46,6 +46,7 @@ class _Exchange:
     region: str
     epoch: int
     number: int = 0
+    received_at: float = 0.0
     answered_at: float = 0.0
     sent: int = 0
     """Newest change that an answer announced."""
@@ -55,6 +56,8 @@ class _Exchange:
     is_ended: bool = False
     """Whether the agent's leases have ended."""
     granted: list[tuple[DividedBudget, AgentHolding]] = field(default_factory=list)
+    recalled: list[AgentHolding] = field(default_factory=list)
+    """Accounts of which the last answer asked places back."""
     budgets: dict[BudgetKey, DividedBudget] = field(default_factory=dict)
     due: dict[BudgetKey, None] = field(default_factory=dict)
     """Budgets for which the next answer may contain a lease."""
@@ -129,7 +132,7 @@ class FleetBudgets:
             self._silent.discard(sender)
             for budget in known.budgets.values():
                 budget.revive(sender)
-        known.answered_at = now
+        known.received_at = known.answered_at = now
 
     def answer(self, sender: str, number: int, now: float, wall: float) -> ExchangeAnswer:
         """Return the leases for an agent whose request was received.
@@ -159,6 +162,8 @@ class FleetBudgets:
                     leases.append(lease)
                 if lease is not None and lease.amount > 0.0:
                     known.granted.append((budget, account))
+                if account.recalled:
+                    known.recalled.append(account)
         known.due = {}
         changes = self._changes_after(known)
         fleet, region = self.census.place(sender, ""), self.census.place(sender, known.region)
@@ -291,17 +296,28 @@ class FleetBudgets:
         is_short = budget.is_short(account)
         if is_short:
             self.short += 1
-            if is_divided:
+            if is_divided or account.wanted_at == now:
                 self._make_due(budget.key, budget.holders(reserve))
         rate = budget.rate_of(account, kept, wall)
+        if surplus and budget.wanted():
+            rate = min(rate, account.used + target)
+            account.recalled = surplus
         is_changed = abs(rate - account.announced_rate) > 0.1 * max(rate, account.announced_rate)
         # An agent that has to refuse requests learns what is left, for its clients.
         if not amount and not surplus and not is_changed and not is_short:
             return None
         budget.announce_rate(account, rate)
         keep = max(target, account.leased) if not surplus else target
-        return BudgetLease(
-            budget.key, number, amount, keep, rate, budget.period, max(0.0, budget.available + budget.held)
+        rest = max(0.0, budget.available + budget.held) if self._knows_rest(budget, account) else -1.0
+        return BudgetLease(budget.key, number, amount, keep, rate, budget.period, rest)
+
+    def _knows_rest(self, budget: DividedBudget, account: AgentHolding) -> bool:
+        """Whether agents with running requests were heard since requests wait for a place at another agent: these may
+        have ended."""
+        return not account.wanted or all(
+            self._exchanges[name].received_at >= account.wanted_at
+            for name, other in budget.accounts.items()
+            if other.used and other is not account
         )
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:
@@ -329,6 +345,9 @@ class FleetBudgets:
         for budget, account in known.granted:
             budget.settle(account, arrived=arrived)
         known.granted = []
+        for account in known.recalled:
+            account.recalled = 0.0
+        known.recalled = []
         if arrived and known.sent > known.acked:
             known.acked = known.sent
             self._all_acked = min((self._acked(agent) for agent in self.census.covered("")), default=known.acked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -131,6 +132,8 @@ class Request:
         """Whether the body is complete."""
         self.may_wait = False
         """Whether the request can wait for a lease of a budget."""
+        self.waits_until = inf
+        """Monotonic time (s) until which it waits; inf before it waits."""
         self.kept_bytes = 0
         """The part of `body` that counts towards `Limits.max_kept_bytes`."""
         self.queued = False

@@ -323,12 +323,13 @@ class RequestStream:
             self._read(request, refusal)
 
     def _refuse_or_wait(self, refusal: Refusal, request: Request) -> None:
-        """Refuse a request that was not authorized, or start it again once the key of its token may be known."""
-        if refusal is not KEY_AWAITED:
+        """Refuse a request that was not authorized, or start it again once what it waits for may be there."""
+        wait = self._parts.traffic.awaited(refusal, request)
+        if wait is None:
             self._refuse(refusal, request)
         elif not self._talk.is_done:
             self._talk.enter(_S.LOOKUP)
-            self._call_after(self._parts.traffic.wait_for_key(), partial(self._start, request))
+            self._call_after(wait(), partial(self._start, request))
 
     def _read(self, request: Request, refusal: Refusal | None) -> None:
         parts, talk, given = self._parts, self._talk, self._from_envoy

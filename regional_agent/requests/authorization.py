@@ -276,7 +276,7 @@ class Authorization:
         budgets = self.budgets.of(tenant, principal.key, principal.budgets)
         if budgets is None:
             return AcceptedHead(tenant.name)
-        reserved = self.budgets.reserve_early(budgets, now)
+        reserved = self.budgets.reserve_early(budgets, now, may_wait=request.may_wait)
         return reserved if isinstance(reserved, Refusal) else AcceptedHead(tenant.name, reserved)
 
     def release_head(self, head: AcceptedHead, now: float) -> None:

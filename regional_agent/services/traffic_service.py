@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from math import inf
 from typing import Final
 
@@ -38,6 +38,9 @@ from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedServ
 from regional_agent.services.shared_run_service import SharedRunService
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
+
+MAX_LEASE_WAIT_S: Final = 1.0
+"""Maximum time (s) for which a request waits for leases of budgets."""
 
 _NO_ROUTE: Final = frozenset({Reason.NOT_FOUND, Reason.NOT_OFFERED})
 _NO_JOB_STORE: Final = Refusal(Reason.NOT_OFFERED, "no JobStore of the policy in force covers this region")
@@ -112,12 +115,18 @@ class TrafficService(RoutedService):
         handled from the beginning afterwards."""
         if not isinstance(found, Refusal):
             return found
-        if found.awaits_lease:
-            return serve_after(self._authorization.budgets.wait_for_lease(), request, connection, self._handle_again)
-        if found is KEY_AWAITED and request.whole:
-            return serve_after(self.wait_for_key(), request, connection, self._handle_again)
+        wait = self.awaited(found, request) if request.whole else None
+        if wait is not None:
+            return serve_after(wait(), request, connection, self._handle_again)
         self._refuse(connection, request, found)
         return None
+
+    def awaited(self, refusal: Refusal, request: Request) -> Callable[[], Awaitable[None]] | None:
+        """Return what a refused request waits for before it is handled again; None if it stays refused."""
+        if refusal.awaits_lease:
+            request.waits_until = min(request.waits_until, self._proxy.clock() + MAX_LEASE_WAIT_S)
+            return self._authorization.budgets.wait_for_lease
+        return self.wait_for_key if refusal is KEY_AWAITED else None
 
     def _handle_again(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
         return self.handle(request, connection) if refusal is None else self._serve(request, connection, refusal)
@@ -174,9 +183,7 @@ class TrafficService(RoutedService):
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
-            request.may_wait = request.whole
             context = self.read(request, connection.peer_ip)
-            request.may_wait = False
             if isinstance(context, RequestContext):
                 exchange = start_exchange(self._proxy, connection, context)
                 if self.copies is not None and self._reader.plan is not None:
@@ -219,12 +226,16 @@ class TrafficService(RoutedService):
         found: AcceptedHead | Refusal
         refusal = self.refuse_route(request)
         if refusal is None:
-            found = self._authorization.accept_head(request, peer_ip, self._proxy.clock())
+            now = self._proxy.clock()
+            request.may_wait = now < request.waits_until
+            found = self._authorization.accept_head(request, peer_ip, now)
+            request.may_wait = False
         elif self._jobs is not None and self._is_job(request):
             found = self._jobs.accept_head(request, peer_ip)
         else:
             return refusal
-        return HeadPostponed(self.wait_for_key) if found is KEY_AWAITED else found
+        wait = self.awaited(found, request) if isinstance(found, Refusal) else None
+        return found if wait is None else HeadPostponed(wait)
 
     def refuse_route(self, request: Request) -> Refusal | None:
         """As of `RoutedService`. A request for the APIs of files and batches is refused for the lack of a job store."""
@@ -294,7 +305,9 @@ class TrafficService(RoutedService):
         sender = self._authorization.sender_of(policy, request, peer_ip)
         if isinstance(sender, Refusal):
             return sender
+        request.may_wait = request.whole and now < request.waits_until
         context = self._reader.read(policy, request, sender, now, options.timeout_s, agent_timeout_s)
+        request.may_wait = False
         if isinstance(context, Refusal):
             return replace(context, tenant=sender.tenant.name)
         if options is not NO_OPTIONS:

@@ -1,8 +1,8 @@
 """Exchanges of budgets with the leader: about each second, sooner when an amount is nearly used.
 
-An agent without demand leaves its request open at the leader, which answers as soon as another agent uses a budget:
-then the parts of agents that do not use it change. No request of a client waits for an exchange, but for the first
-ones that would be refused because the agent has no lease yet.
+An agent leaves its request open at the leader, which answers as soon as it has news, such as that another agent needs
+what this one holds; an agent that has used more meanwhile reports it after a second. No request of a client waits for
+an exchange, but those that would be refused because the agent has no lease yet, or while other agents have free places.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.wire.session import BadSignature, Purpose
 from penstock.wire.signed_report import content_digest
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.leader_link import LeaderLink, Message, NotDelivered
+from regional_agent.upstream.leader_link import Answer, LeaderLink, Message, NotDelivered
 
 INTERVAL_S = 1.0
 """Time (s) between two exchanges of an agent with active budgets."""
@@ -62,6 +62,8 @@ class BudgetExchange:
         self._meters: MeteredBudgets | None = None
         self._is_answered = True
         self._task: asyncio.Task[None] | None = None
+        self._left: asyncio.Future[Answer] | None = None
+        """The newest request that was replaced while the leader delayed its answer."""
 
     def wake(self) -> None:
         """Exchange as soon as APART_S permits."""
@@ -80,6 +82,8 @@ class BudgetExchange:
         """Stop exchanging."""
         if self._task is not None:
             await cancel([self._task])
+        if self._left is not None:
+            self._left.cancel()
 
     async def _keep_exchanging(self) -> None:
         while True:
@@ -122,6 +126,7 @@ class BudgetExchange:
         body = msgspec.msgpack.encode(request)
         message = Message(budget_exchange.PATH, Purpose.BUDGET_USES, body)
         sending = asyncio.ensure_future(self._link.send(target, message, TIMEOUT_S + request.wait_s))
+        is_left = False
         try:
             if request.wait_s:
                 wanted = asyncio.ensure_future(self._wanted.wait())
@@ -130,8 +135,19 @@ class BudgetExchange:
                 finally:
                     wanted.cancel()
                 if not sending.done():
+                    is_left = True
+                    self._leave(sending)
                     return None
             answer = await sending
         finally:
-            sending.cancel()
+            if not is_left:
+                sending.cancel()
         return open_answer(answer.body, content_digest(body), answer.session)
+
+    def _leave(self, sending: asyncio.Future[Answer]) -> None:
+        """Let the leader end a request that the next one replaces, so that its connection stays usable."""
+        if self._left is not None:
+            self._left.cancel()
+        self._left = sending
+        # An error is no news: the next request tells.
+        sending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -153,18 +153,21 @@ class TenantBudgets:
             held = None
         reserved = budgets.reserve(amounts, now, held)
         if isinstance(reserved, BudgetMeter):
-            if may_wait and self._waiting < MAX_WAITING and reserved.awaits_lease(reserved.amount_of(amounts), now):
-                self._leases.wake()
+            if may_wait and self._awaits_lease(reserved, reserved.amount_of(amounts), now):
                 return LEASE_AWAITED
             return self._refuse(budgets, reserved, amounts, now)
         self._wake_if_low(budgets)
         return reserved
 
-    def reserve_early(self, budgets: SenderBudgets, now: float) -> BudgetReservation | Refusal:
-        """Reserve one request and one place for a request with a large body, by its head."""
+    def reserve_early(
+        self, budgets: SenderBudgets, now: float, *, may_wait: bool = False
+    ) -> BudgetReservation | Refusal:
+        """Reserve one request and one place for a request with a large body, by its head; see `reserve`."""
         self._prepare(budgets, now)
         reserved = budgets.reserve_early(now)
         if isinstance(reserved, BudgetMeter):
+            if may_wait and self._awaits_lease(reserved, 1.0, now):
+                return LEASE_AWAITED
             return self._refuse(budgets, reserved, Amounts(), now)
         return reserved
 
@@ -252,6 +255,9 @@ class TenantBudgets:
             meter = self._meters.get(lease.key)
             if meter is not None and not meter.is_closed:
                 meter.apply(lease, now)
+                if meter.is_concurrency and meter.unspent > meter.keep:
+                    # Requests wait for these places at other agents.
+                    self._leases.wake()
 
     def answered(self, uses: list[BudgetUse]) -> None:
         """Forget the counters that these uses closed: the leader has them."""
@@ -333,6 +339,13 @@ class TenantBudgets:
     def _agents_of(self, key: BudgetKey) -> int:
         here, everywhere = self._lost or (1, 1)
         return here if key.region else everywhere
+
+    def _awaits_lease(self, meter: BudgetMeter, amount: float, now: float) -> bool:
+        if self._waiting >= MAX_WAITING or not meter.awaits_lease(amount, now):
+            return False
+        meter.wanted += meter.is_concurrency
+        self._leases.wake()
+        return True
 
     def _wake_if_low(self, budgets: SenderBudgets) -> None:
         if self._woken:

@@ -19,6 +19,7 @@ from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from lab.memory_store import MemoryStore
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.tenancy import divided_budget
 from penstock.tenancy.agent_leases import LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.wire import identity
@@ -27,7 +28,7 @@ from penstock.wire.session import Purpose, Sessions
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.tenants import budget_exchange
 from regional_agent.tenants.budget_exchange import BudgetExchange
-from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
+from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink, NotDelivered
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.budget_fleet import Meters
 from tests.support.identities import agent_sessions, control_plane_sessions
@@ -36,7 +37,12 @@ from tests.support.wait import until
 
 REQUESTS = BudgetKey("team", "", BudgetUnit.REQUESTS, "")
 MONEY = BudgetKey("team", "", BudgetUnit.MONEY_PER_DAY, "")
-BUDGETS = {REQUESTS: Budget(BudgetUnit.REQUESTS, 10.0), MONEY: Budget(BudgetUnit.MONEY_PER_DAY, 100.0)}
+PLACES = BudgetKey("team", "", BudgetUnit.CONCURRENT_REQUESTS, "")
+BUDGETS = {
+    REQUESTS: Budget(BudgetUnit.REQUESTS, 10.0),
+    MONEY: Budget(BudgetUnit.MONEY_PER_DAY, 100.0),
+    PLACES: Budget(BudgetUnit.CONCURRENT_REQUESTS, 1.0),
+}
 
 
 class Leader(SmallHttp):
@@ -147,6 +153,30 @@ async def test_a_burst_at_one_of_two_agents_admits_the_budget(agents: list[Agent
     # What the rate adds meanwhile is not part of the burst.
     assert admitted <= 10 + (time.monotonic() - began) / 6 + 1
     assert not b.take(REQUESTS)
+
+
+async def test_a_free_place_is_where_a_request_waits(
+    agents: list[Agent], leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No agent gives a place back for want of requests.
+    monkeypatch.setattr(divided_budget, "IDLE_S", 1e9)
+    await until(lambda: all(agent.may_open for agent in agents))
+    for agent in (*agents, *agents):
+        await until(lambda agent=agent: agent.take(PLACES))
+        assert sum(each.meters.of[PLACES].used for each in agents if PLACES in each.meters.of) == 1.0
+        agent.meters.of[PLACES].end()
+
+
+async def test_a_request_that_is_replaced_ends_and_keeps_its_connection(agents: list[Agent], leader: Leader) -> None:
+    a, b = agents
+    await until(lambda: a.may_open and b.may_open)
+    await until(lambda: "eu/a" in leader.part._waiting)
+    a.exchange.wake()
+    await until(lambda: a.exchange._left is not None)
+    left = a.exchange._left
+    assert left is not None
+    await until(left.done)
+    assert isinstance(left.exception(), NotDelivered), "refused as an old one, not cancelled"
 
 
 async def test_a_forged_answer_grants_nothing(agents: list[Agent], leader: Leader) -> None:

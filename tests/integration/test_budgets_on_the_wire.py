@@ -21,15 +21,19 @@ from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
+from regional_agent.http.limits import Limits
+from regional_agent.services import traffic_service
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds
+from tests.support.picker_streams import CHAT, PickerStream, body, head, parts_of
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 USED = {"prompt_tokens": 30, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 10}}
 WHOLE = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}).encode()
+LARGE = json.dumps({"model": MODEL, "messages": [], "padding": "x" * 200_000}).encode()
 STEADY = 0.001
 """A limit per minute that adds nothing within a test."""
 
@@ -96,8 +100,6 @@ class LateLeases:
     def wake(self) -> None:
         self.asked += 1
         if self.answers:
-            # However slow the machine is.
-            meter(self.agent, BudgetUnit.CONCURRENT_REQUESTS)._first_until = inf
             asyncio.get_running_loop().call_later(0.01, self._answer, self.asked)
 
     def _answer(self, number: int) -> None:
@@ -107,13 +109,22 @@ class LateLeases:
         self.agent.budgets.answered([])
 
 
+@pytest.mark.parametrize("sent", [BODY, LARGE], ids=["whole", "by its head"])
 @pytest.mark.parametrize("answers_in_time", [True, False])
-async def test_a_first_request_waits_for_a_place_a_moment(tmp_path: Path, answers_in_time: bool) -> None:
+async def test_a_request_waits_for_a_place_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_in_time: bool, sent: bytes
+) -> None:
+    if answers_in_time:
+        # However slow the machine is.
+        monkeypatch.setattr(traffic_service, "MAX_LEASE_WAIT_S", inf)
     release = asyncio.Event()
-    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    async with (
+        engine(answers_after(release)) as gpu,
+        running_agent(tmp_path, [gpu.address], limits=Limits(idle_linger_s=0.0)) as agent,
+    ):
         limited(agent, Budget(BudgetUnit.CONCURRENT_REQUESTS, 1.0))
         agent.budgets._leases = leases = LateLeases(agent, answers=answers_in_time)
-        waiting = asyncio.ensure_future(ask(agent))
+        waiting = asyncio.ensure_future(ask(agent, body=sent))
         if answers_in_time:
             await until(lambda: len(gpu.requests) == 1)
             assert (await ask(agent)).status == 429, "its place is taken"
@@ -122,6 +133,19 @@ async def test_a_first_request_waits_for_a_place_a_moment(tmp_path: Path, answer
         assert agent.budgets.refused[BudgetUnit.CONCURRENT_REQUESTS] == 1
         assert leases.asked >= 1
         assert agent.budgets._waiting == 0
+
+
+async def test_a_request_of_envoy_waits_for_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_service, "MAX_LEASE_WAIT_S", inf)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limited(agent, Budget(BudgetUnit.CONCURRENT_REQUESTS, 1.0))
+        agent.budgets._leases = LateLeases(agent, answers=True)
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT))
+        await until(lambda: bool(stream.kinds()))
+        assert stream.kinds()[0] == "request_headers"
+        stream.stream.close()
+        await until(lambda: agent.budgets.running("open") == 0)
 
 
 async def test_remaining_falls_and_reset_is_true(tmp_path: Path) -> None:

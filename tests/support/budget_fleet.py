@@ -27,6 +27,7 @@ class Meter:
         self.at = self.reported_at = now
         self.asked = self.demand = 0.0
         self.dropped_for = -1.0
+        self.wanted = 0
 
     def take(self, leases: AgentLeases, now: float, amount: float = 1.0) -> bool:
         """Use an amount, or refuse it."""
@@ -35,6 +36,8 @@ class Meter:
         if ended_s is not None:
             self._continue(leases, ended_s, now)
         if self.unspent < amount:
+            # Its client asks again, as a request that waits does.
+            self.wanted += self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS
             leases.wake()
             return False
         self.unspent -= amount
@@ -62,12 +65,15 @@ class Meter:
             recent = self.asked / passed
         self.demand = self.demand * old + recent * (1.0 - old)
         self.asked, self.reported_at = 0.0, now
-        return BudgetUse(self.key, epoch, max(0.0, self.used), self.unspent, self.demand, self.rate, self.period)
+        wanted, self.wanted = self.wanted, 0
+        used = max(0.0, self.used)
+        return BudgetUse(self.key, epoch, used, self.unspent, self.demand, self.rate, self.period, wanted=wanted)
 
     def apply(self, lease: BudgetLease, now: float) -> None:
         """Apply a lease."""
-        if lease.period > self.period:
-            self.period, self.used, self.unspent = lease.period, 0.0, 0.0
+        if lease.period > self.period > 0:
+            self.used = self.unspent = 0.0
+        self.period = max(self.period, lease.period)
         self.unspent += lease.amount
         self.keep, self.rate, self.at = lease.keep, lease.rate_per_s, now
 
@@ -107,8 +113,11 @@ class Meters:
     def apply(self, leases: Iterable[BudgetLease], now: float) -> None:
         """Apply the leases of an answer."""
         for lease in leases:
-            if lease.key in self.of:
-                self.of[lease.key].apply(lease, now)
+            meter = self.of.get(lease.key)
+            if meter is not None:
+                meter.apply(lease, now)
+                if meter.budget.unit is BudgetUnit.CONCURRENT_REQUESTS and meter.unspent > meter.keep:
+                    self._leases.wake()
 
     def answered(self, uses: list[BudgetUse]) -> None:
         """Do nothing: these counters stay."""
@@ -226,6 +235,8 @@ class BudgetFleet:
                 self.leader.woken.discard(name)
             if name not in cut and (agent.wants_exchange or woken or self.now - agent.exchanged_at >= 1.0):
                 self.exchange(name)
+                # An answer to a request that was open is confirmed at once.
+                agent.wants_exchange |= woken
 
     def run(self, seconds: float, offer: Callable[[float], None], step_s: float = 0.1) -> None:
         """Let time pass; `offer` is called with the time before each step."""

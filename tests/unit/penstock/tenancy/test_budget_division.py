@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+from math import inf
 from random import Random
+from statistics import mean
 
 import pytest
 
@@ -185,6 +188,39 @@ def test_concurrent_requests_move_to_the_agent_that_wants_them() -> None:
     fleet.run(27.0, offer)
     assert max(running.values()) >= 19
     assert most <= 20
+
+
+@pytest.mark.parametrize(
+    ("places", "clients", "gap_s", "runs_s"),
+    [(2, 1, 1.0, 0.1), (2, 1, 0.2, 0.1), (1, 1, 0.2, 0.1), (2, 2, 0.2, 0.3), (3, 3, 0.1, 1.0), (20, 20, 0.1, 0.5)],
+)
+def test_places_are_where_requests_arrive(places: int, clients: int, gap_s: float, runs_s: float) -> None:
+    budget = Budget(BudgetUnit.CONCURRENT_REQUESTS, float(places))
+    fleet = fleet_with(budget)
+    key = key_of(budget.unit)
+    turns = cycle(fleet.agents.values())
+    begins = [fleet.now + gap_s * number / clients for number in range(clients)]
+    at: list[Agent | None] = [None] * clients
+    ends = [inf] * clients
+    waits: list[float] = []
+
+    def offer(now: float) -> None:
+        for client in range(clients):
+            agent = at[client]
+            if agent is not None and now >= ends[client]:
+                agent.meters[key].end()
+                at[client], begins[client], ends[client] = None, now + gap_s, inf
+            elif now >= begins[client] and ends[client] == inf:
+                agent = at[client] = agent or next(turns)
+                if agent.take(key, budget, now):
+                    waits.append(now - begins[client])
+                    ends[client] = now + runs_s
+        assert sum(meter.used for agent in fleet.agents.values() for meter in agent.meters.values()) <= places
+
+    # A step is the time between two exchanges of an agent.
+    fleet.run(60.0, offer, 0.1)
+    assert mean(waits) <= 0.4
+    assert max(waits) <= 1.0, "as long as requests wait"
 
 
 def test_money_is_used_up_and_not_exceeded() -> None:

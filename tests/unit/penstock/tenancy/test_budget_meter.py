@@ -12,7 +12,7 @@ from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLos
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
-from penstock.tenancy.budget_meter import EXCHANGE_S, FIRST_LEASE_S, LEASE_WAIT_S, PAUSE_S, BudgetMeter
+from penstock.tenancy.budget_meter import EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S, BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 DAY_S = 86_400.0
@@ -57,9 +57,8 @@ class TestWithLeader:
         assert [admitted(of, 1.0, 1000.0) for _ in range(3)] == [True, True, False]
         assert of.use(7, 1000.0).used == 5.0
 
-    @pytest.mark.parametrize("unit", [BudgetUnit.REQUESTS, BudgetUnit.CONCURRENT_REQUESTS])
-    def test_the_first_requests_and_those_after_a_pause_may_wait_for_a_lease(self, unit: BudgetUnit) -> None:
-        of = meter(unit, amount=0.0)
+    def test_the_first_requests_and_those_after_a_pause_may_wait_for_a_lease(self) -> None:
+        of = meter(amount=0.0)
         assert not admitted(of, 1.0, 0.0)
         assert of.awaits_lease(1.0, 0.0)
         assert not of.awaits_lease(1.0, FIRST_LEASE_S)
@@ -71,6 +70,24 @@ class TestWithLeader:
         assert of.awaits_lease(1.0, later)
         of.lose(later, 2, later)
         assert not of.awaits_lease(1.0, later), "no lease comes without a leader"
+
+    def test_a_request_may_wait_for_a_place_while_one_is_free_elsewhere(self) -> None:
+        of = meter(BudgetUnit.CONCURRENT_REQUESTS, limit=3.0, amount=1.0)
+        assert admitted(of, 1.0, 0.0)
+        assert not admitted(of, 1.0, 0.0)
+        assert of.awaits_lease(1.0, 0.0)
+        of.apply(BudgetLease(of.key, 1, 0.0, 1.0, 0.0, rest=0.0), 1.0)
+        assert not of.awaits_lease(1.0, 1.0 + KNOWN_S), "all are taken"
+        assert of.awaits_lease(1.0, 1.1 + KNOWN_S), "which may have changed"
+        of.settle(1.0, 1.0, 2.0)
+        of.apply(BudgetLease(of.key, 2, 2.0, 3.0, 0.0, rest=0.0), 2.0)
+        assert [admitted(of, 1.0, 2.0) for _ in range(4)] == [True, True, True, False]
+        assert not of.awaits_lease(1.0, 9.0), "all run here"
+
+    def test_what_waits_for_a_place_is_reported_once(self) -> None:
+        of = meter(BudgetUnit.CONCURRENT_REQUESTS, limit=3.0, amount=0.0)
+        of.wanted = 2
+        assert [of.use(1, now).wanted for now in (1.0, 2.0)] == [2, 0]
 
     def test_no_request_waits_for_the_end_of_another_or_for_time(self) -> None:
         places = meter(BudgetUnit.CONCURRENT_REQUESTS, limit=1.0, amount=1.0)
