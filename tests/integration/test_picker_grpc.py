@@ -115,6 +115,40 @@ async def test_a_stream_that_changes_its_model_is_ended(tmp_path: Path, method: 
         await until(lambda: way.agent.held() == 0)
 
 
+@pytest.mark.parametrize(
+    ("cut", "outcome", "charged"),
+    [("abort", "engine_cut", 1), ("reset", "engine_cut", 1), ("no status", "engine_error", 0)],
+)
+@pytest.mark.parametrize("method", [INFER, STREAM_INFER])
+async def test_an_inference_that_breaks_off_is_its_endpoints_fault(
+    tmp_path: Path, method: str, cut: str, outcome: str, charged: int
+) -> None:
+    async with through_envoy(tmp_path) as way:
+        way.triton.cut = cut
+        call = way.client.call(method)
+        call.write(infer_request(MODEL))
+        assert (await call.read() or b"").endswith(b"\x04")
+        way.triton.cut_now.set()
+        assert await call.ended() != 0
+        await until(lambda: way.agent.counted() == {outcome: 1.0})
+        (endpoint,) = way.agent.endpoints.every()
+        # One error in place of an answer may be the fault of the request.
+        assert (endpoint.ejection.failures, way.agent.held()) == (charged, 0)
+
+
+@pytest.mark.parametrize("leaves", ["cancels", "disconnects"])
+async def test_a_client_that_leaves_an_inference_charges_no_endpoint(tmp_path: Path, leaves: str) -> None:
+    async with through_envoy(tmp_path) as way:
+        call = way.client.call(STREAM_INFER)
+        call.write(infer_request(MODEL))
+        assert (await call.read() or b"").endswith(b"\x04")
+        call.cancel() if leaves == "cancels" else way.client.close()
+        await until(lambda: way.agent.counted() == {"client_left": 1.0})
+        (endpoint,) = way.agent.endpoints.every()
+        assert (endpoint.ejection.failures, way.agent.held()) == (0, 0)
+        assert way.agent.metrics.registry.get_sample_value("penstock_agent_unreported_ends_total") == 0
+
+
 async def test_only_endpoints_with_a_port_for_grpc_of_this_region_receive_inferences(tmp_path: Path) -> None:
     async with through_envoy(tmp_path) as way:
         pool = way.agent.endpoints.pools[MODEL]

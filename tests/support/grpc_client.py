@@ -127,6 +127,10 @@ class GrpcClient:
             while self.pending:  # noqa: ASYNC110 (several events end the wait)
                 await asyncio.sleep(0.001)
 
+    def close(self) -> None:
+        """Reset the connection."""
+        self._writer.transport.abort()
+
     def call(self, path: str, *metadata: tuple[str, str]) -> GrpcCall:
         """Begin a call of a method."""
         number = self.http.get_next_available_stream_id()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from regional_agent.picker import http2_frames as http2
 from regional_agent.picker.grpc_connection import GrpcConnection
 from regional_agent.picker.grpc_stream import GrpcCall, GrpcStream
 from regional_agent.upstream.address import Address
@@ -40,10 +41,28 @@ class Triton:
         self.received: list[tuple[str, bytes]] = []
         """Method and message of each request."""
         self.statuses: list[int] = []
+        self.cut = ""
+        """How responses end after their first message, once `cut_now` is set: `abort` of the connection, `reset` of the
+        stream, or `no status`; empty for their status."""
+        self.cut_now = asyncio.Event()
+        self.connections: list[GrpcConnection] = []
         self.address = Address("127.0.0.1", 0)
 
     def connected(self, connection: GrpcConnection) -> bool:
+        self.connections.append(connection)
         return True
+
+    async def end(self, number: int) -> None:
+        """End a response by `cut`."""
+        await self.cut_now.wait()
+        (connection,) = self.connections
+        if self.cut == "abort":
+            connection.abort()
+        elif connection._transport is not None:
+            reset = http2.frame(http2.RST_STREAM, 0, number, (2).to_bytes(4, "big"))
+            connection._transport.write(
+                reset if self.cut == "reset" else http2.frame(http2.DATA, http2.END_STREAM, number, b"")
+            )
 
     def disconnected(self, connection: GrpcConnection) -> None:
         pass
@@ -58,6 +77,7 @@ class Triton:
 class _Call:
     def __init__(self, triton: Triton, method: str, stream: GrpcStream) -> None:
         self._triton, self._method, self._stream = triton, method, stream
+        self._ending: asyncio.Task[None] | None = None
 
     def on_message(self, message: bytes) -> None:
         triton = self._triton
@@ -67,7 +87,9 @@ class _Call:
             # A `ModelInferResponse`, in a stream as the first field of a `ModelStreamInferResponse`.
             response = _field(1, b"answered") + _field(6, message[-4:])
             self._stream.send(response if self._method == INFER else _field(2, response))
-        if status or self._method == INFER:
+        if triton.cut:
+            self._ending = asyncio.create_task(triton.end(self._stream.number))
+        elif status or self._method == INFER:
             self._stream.end(status, "overloaded" if status else "")
 
     def before_write(self) -> None:
