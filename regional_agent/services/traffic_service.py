@@ -39,9 +39,6 @@ from regional_agent.services.shared_run_service import SharedRunService
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
 
-MAX_LEASE_WAIT_S: Final = 1.0
-"""Maximum time (s) for which a request waits for leases of budgets."""
-
 _NO_ROUTE: Final = frozenset({Reason.NOT_FOUND, Reason.NOT_OFFERED})
 _NO_JOB_STORE: Final = Refusal(Reason.NOT_OFFERED, "no JobStore of the policy in force covers this region")
 
@@ -124,8 +121,9 @@ class TrafficService(RoutedService):
     def awaited(self, refusal: Refusal, request: Request) -> Callable[[], Awaitable[None]] | None:
         """Return what a refused request waits for before it is handled again; None if it stays refused."""
         if refusal.awaits_lease:
-            request.waits_until = min(request.waits_until, self._proxy.clock() + MAX_LEASE_WAIT_S)
-            return self._authorization.budgets.wait_for_lease
+            budgets = self._authorization.budgets
+            request.waits_until = min(request.waits_until, self._proxy.clock() + budgets.max_wait_s)
+            return budgets.wait_for_lease
         return self.wait_for_key if refusal is KEY_AWAITED else None
 
     def _handle_again(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:

@@ -41,6 +41,9 @@ IDLE_S: Final = 600.0
 CHECK_S: Final = 1.0
 """Time (s) between two checks whether a leader answers."""
 
+MAX_LEASE_WAIT_S: Final = 1.0
+"""Time (s) for which a request waits for leases."""
+
 MAX_WAITING: Final = 256
 """Maximum number of requests that wait for a lease; further ones are refused."""
 
@@ -75,6 +78,7 @@ class TenantBudgets:
         self._leases = leases
         self._agents_in = agents_in
         self.wall_clock = wall_clock
+        self.max_wait_s = MAX_LEASE_WAIT_S
         self._meters: dict[BudgetKey, BudgetMeter] = {}
         self._senders: dict[tuple[str, str], SenderBudgets] = {}
         self._ended: dict[tuple[BudgetKey, int], BudgetUse] = {}

@@ -22,7 +22,6 @@ from penstock.routes.presets.preset_registry import preset_routes
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
 from regional_agent.http.limits import Limits
-from regional_agent.services import traffic_service
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds
@@ -90,6 +89,9 @@ class LateLeases:
 
     def __init__(self, agent: Agent, *, answers: bool) -> None:
         self.agent, self.answers, self.asked, self.agents = agent, answers, 0, 2
+        if answers:
+            # However slow the machine is.
+            agent.budgets.max_wait_s = inf
 
     def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
         return BudgetLease(key, 0, 0.0, 0.0, 0.0)
@@ -111,12 +113,7 @@ class LateLeases:
 
 @pytest.mark.parametrize("sent", [BODY, LARGE], ids=["whole", "by its head"])
 @pytest.mark.parametrize("answers_in_time", [True, False])
-async def test_a_request_waits_for_a_place_a_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_in_time: bool, sent: bytes
-) -> None:
-    if answers_in_time:
-        # However slow the machine is.
-        monkeypatch.setattr(traffic_service, "MAX_LEASE_WAIT_S", inf)
+async def test_a_request_waits_for_a_place_a_moment(tmp_path: Path, answers_in_time: bool, sent: bytes) -> None:
     release = asyncio.Event()
     async with (
         engine(answers_after(release)) as gpu,
@@ -135,8 +132,7 @@ async def test_a_request_waits_for_a_place_a_moment(
         assert agent.budgets._waiting == 0
 
 
-async def test_a_request_of_envoy_waits_for_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic_service, "MAX_LEASE_WAIT_S", inf)
+async def test_a_request_of_envoy_waits_for_a_place(tmp_path: Path) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         limited(agent, Budget(BudgetUnit.CONCURRENT_REQUESTS, 1.0))
         agent.budgets._leases = LateLeases(agent, answers=True)
