@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from random import Random
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.dns.permitted_regions import permitted_regions
 from penstock.dns.zone_records import ADDRESS_TYPES, Record, has_cname, has_type, region_records
@@ -46,6 +47,8 @@ class EntryState(msgspec.Struct, frozen=True):
     """Whether a region without endpoints accepts clients, whose requests it forwards."""
     weight: float = 1.0
     """Part (0-1) of its share that the region may receive; below 1 during its failback ramp."""
+    asleep: frozenset[str] = frozenset()
+    """Models of which no endpoint is ready while the region accepts clients. Those that are loaded on demand wake."""
 
 
 class NameServerView(msgspec.Struct, frozen=True):
@@ -137,8 +140,12 @@ def is_absent(state: RegionState) -> bool:
 def _live(
     policy: Policy, permitted: frozenset[str], models: tuple[str, ...], fleet: NameServerView
 ) -> tuple[dict[str, EntryState], tuple[Rejection, ...]]:
-    """The permitted regions that may be answered now, and the reason against each other one."""
+    """The permitted regions that may be answered now, and the reason against each other one.
+
+    If no model is ready in any of them, those in which a model sleeps until requests need it.
+    """
     live: dict[str, EntryState] = {}
+    asleep: dict[str, EntryState] = {}
     rejected: list[Rejection] = []
     closed = closed_entries(fleet.plans)
     for region in sorted(permitted):
@@ -151,8 +158,12 @@ def _live(
         elif offered and (state.accepts_clients or state.ready.intersection(offered)):
             live[region] = state
         else:
+            if any(policy.models[model].on_demand is not UNSET for model in state.asleep.intersection(offered)):
+                asleep[region] = state
             is_closed = not offered or state.ready.intersection(models)
             rejected.append(Rejection(region, Reason.REGION_DRAINING if is_closed else Reason.MODEL_NOT_READY))
+    if not live:
+        return asleep, tuple(rejection for rejection in rejected if rejection.what not in asleep)
     return live, tuple(rejected)
 
 

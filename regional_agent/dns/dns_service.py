@@ -49,7 +49,7 @@ class EntryStates:
             return EntryState(RegionState.FAILED)
         pools = self._endpoints.pools
         ready = frozenset(model for model, pool in pools.items() if pool.ready > 0)
-        return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools)
+        return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools, asleep=frozenset(pools) - ready)
 
 
 class DnsService:
@@ -115,7 +115,9 @@ class DnsService:
         # PowerDNS would cache answers of an older view again after its cache was emptied.
         self._cached = None
         states = self._entries.read().items()
-        live = frozenset((name, is_absent(each.state), each.ready, each.accepts_clients) for name, each in states)
+        live = frozenset(
+            (name, is_absent(each.state), each.ready, each.accepts_clients, each.asleep) for name, each in states
+        )
         return self._config.policy_digest, live, closed_entries(self._plans.plans)
 
     def _live_regions(self) -> list[tuple[tuple[str, ...], float]]:

@@ -79,6 +79,8 @@ class PeerRegion:
         """Cached views by model, with their expiry times (s)."""
         self._last_ready: frozenset[str] = frozenset()
         """The models that were ready by the newest answer of any agent."""
+        self._last_asleep: frozenset[str] = frozenset()
+        """The models that were not, at agents that accept clients."""
         self._contexts: dict[str, int] = {}
         """Largest context length (tokens) by model, as last reported; 0 if unknown. Kept while the region is away."""
 
@@ -107,7 +109,7 @@ class PeerRegion:
         agent.batch_sent.clear()
         agent.burst_sent.clear()
         agent.take_sketch(answer)
-        self._last_ready = self._ready_models()
+        self._last_ready, self._last_asleep = self._ready_models(), self._asleep_models()
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
         granted = {model: readiness.credits for model, readiness in answer.models.items()}
@@ -183,19 +185,26 @@ class PeerRegion:
         stated until it counts as failed, so that one lost message does not move clients."""
         state = self.health.state
         if not self.reachable:
-            ready = self._last_ready if state is RegionState.SUSPECT else frozenset()
-            return EntryState(state, ready, weight=self.health.weight(now, failover))
+            ready, asleep = self._last_ready, self._last_asleep
+            if state is not RegionState.SUSPECT:
+                ready = asleep = frozenset()
+            return EntryState(state, ready, weight=self.health.weight(now, failover), asleep=asleep)
         answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
         forwards = any(answer.accepts_clients and not answer.models for answer in answers)
         if forwards and state is RegionState.UNKNOWN:
             # Probes count as successful only if a model is ready, so that a region without endpoints has no health.
             state = RegionState.HEALTHY
         weight = 1.0 if forwards else self.health.weight(now, failover)
-        return EntryState(state, self._ready_models(), forwards, weight)
+        return EntryState(state, self._ready_models(), forwards, weight, self._asleep_models())
 
     def _ready_models(self) -> frozenset[str]:
         answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
         return frozenset(model for answer in answers for model, state in answer.models.items() if state.ready)
+
+    def _asleep_models(self) -> frozenset[str]:
+        answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
+        known = frozenset(model for answer in answers if answer.accepts_clients for model in answer.models)
+        return known - self._ready_models()
 
     def held(self, prefix: Sequence[int]) -> Held:
         """What the region's caches hold of a prompt, by the sketches of its reachable agents.

@@ -17,16 +17,20 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
+from penstock.dns.name_answer import EntryState
+from penstock.health.region_health import RegionState
 from penstock.on_demand import wake_history
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.dns.dns_service import EntryStates
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
+from regional_agent.readiness import Readiness
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
@@ -128,6 +132,14 @@ def reported_endpoints(agent: Agent) -> int:
     return next(pool.endpoints for pool in builder.pools() if pool.model == MODEL)
 
 
+def as_entry(agent: Agent) -> EntryState:
+    """The region of an agent as its answers to DNS queries see it."""
+    can_wake = agent.metrics.on_demand.models.can_wake_any
+    readiness = Readiness(agent.config, agent.endpoints, lambda: False, can_wake=can_wake)
+    others: Any = SimpleNamespace(entry_states=dict)
+    return EntryStates("eu-de", readiness, agent.endpoints, others).read()["eu-de"]
+
+
 ENGINES = {
     WakeMethod.VLLM: ("vllm", ["/wake_up"], ["/sleep?level=1&mode=wait"]),
     WakeMethod.OLLAMA: ("ollama", ["/api/generate"], ["/api/generate"]),
@@ -153,6 +165,8 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
         assert endpoint_report(endpoint).reason == "sleeps until requests need it"
         assert reported_endpoints(agent) == 0, "what sleeps is not missing"
         assert agent.metrics.on_demand.models.can_wake_any()
+        here = as_entry(agent)
+        assert (here.state, here.ready, here.asleep) == (RegionState.HEALTHY, frozenset(), {MODEL}), "may be an answer"
         clients = [await RawClient.connect(agent.traffic) for _ in range(4)]
         for client in clients:
             client.send(post(BODY))

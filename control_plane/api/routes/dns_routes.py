@@ -60,5 +60,6 @@ def _fleet(view: FleetView, policy: Policy) -> NameServerView:
     for region in policy.regions:
         models = {model: pool for (where, model), pool in found.items() if where == region}
         ready = frozenset(model for model, pool in models.items() if pool.report.ready > 0)
-        states[region] = EntryState(view.snapshot.state(region), ready, accepts_clients=not models)
+        state, asleep = view.snapshot.state(region), frozenset(models) - ready
+        states[region] = EntryState(state, ready, accepts_clients=not models, asleep=asleep)
     return NameServerView(states, view.plans)

@@ -14,6 +14,7 @@ from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
 from penstock.policy.geography import Location
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
 from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.kinds.regions import EntryMap
 from penstock.routing.reasons import Reason
@@ -101,6 +102,26 @@ def test_a_region_without_a_ready_model_of_the_name_is_not_answered() -> None:
 def test_a_region_without_endpoints_is_answered_while_it_accepts_clients() -> None:
     states = all_live() | {"us-east": EntryState(RegionState.HEALTHY, accepts_clients=True)}
     assert answer_name(dns_policy(), FIRST, Question(), NameServerView(states, {})).shares == {"us-east": 1.0}
+
+
+def test_a_region_whose_models_sleep_is_answered_if_none_is_ready() -> None:
+    """No request would wake them otherwise."""
+    asleep = EntryState(RegionState.HEALTHY, asleep=frozenset({planet.MODEL}))
+    policy = dns_policy()
+    on_demand = replace(policy, models={planet.MODEL: Model(planet.MODEL, on_demand=OnDemand(WakeMethod.VLLM))})
+    everywhere = NameServerView(dict.fromkeys(policy.regions, asleep), {})
+    answer = answer_name(on_demand, FIRST, Question(), everywhere)
+    assert (answer.shares, answer.live, answer.rejected) == ({"us-east": 1.0}, 3, ())
+    # A model that is not loaded on demand has failed.
+    assert answer_name(policy, FIRST, Question(), everywhere).shares == {}
+    awake = answer_name(on_demand, FIRST, Question(), NameServerView(all_live() | {"us-east": asleep}, {}))
+    assert awake.shares == {"eu-de": 1.0}
+    assert [each.reason for each in awake.rejected] == [Reason.MODEL_NOT_READY]
+    drained = replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
+    closed = answer_name(on_demand, FIRST, Question(), NameServerView(everywhere.states, {"us-east": drained}))
+    assert closed.shares == {"eu-de": 1.0}
+    failed = NameServerView(everywhere.states | {"us-east": replace(asleep, state=RegionState.FAILED)}, {})
+    assert answer_name(on_demand, FIRST, Question(), failed).shares == {"eu-de": 1.0}
 
 
 def test_a_drained_region_is_not_answered() -> None:

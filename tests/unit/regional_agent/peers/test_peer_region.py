@@ -48,6 +48,22 @@ def test_reports_that_it_failed_and_that_it_is_back() -> None:
     assert states == [RegionState.FAILED, RegionState.RECOVERING]
 
 
+def test_models_that_sleep_are_stated_to_clients_until_the_region_has_failed(region: PeerRegion) -> None:
+    models = {"m": ModelReadiness(False, 0.0), "awake": ModelReadiness(True, 0.0)}
+    receive(region, 0.0, ONE, TWO, said=ProbeResponse("there", "a", models, 0.75, accepts_clients=True))
+    entry = region.entry_state(0.0, FAILOVER)
+    assert (entry.ready, entry.asleep, entry.accepts_clients) == ({"awake"}, {"m"}, False)
+    for address in (ONE, TWO):
+        region.unreachable(address)
+    region.round_failed(1.0, 1.0, FAILOVER)
+    entry = region.entry_state(1.0, FAILOVER)
+    assert (entry.state, entry.ready, entry.asleep) == (RegionState.SUSPECT, {"awake"}, {"m"})
+    region.round_failed(2.0, 2.0, FAILOVER)
+    assert region.entry_state(2.0, FAILOVER).asleep == frozenset()
+    receive(region, 3.0, ONE, said=ProbeResponse("there", "a", models, 0.75))
+    assert region.entry_state(3.0, FAILOVER).asleep == frozenset(), "its agents accept no clients"
+
+
 def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(region: PeerRegion) -> None:
     said = ProbeResponse("there", "a", {}, 0.75, accepts_clients=True, burst_only={"m": (2, 30.0)})
     region.answered(ONE, said, 0.02, 0.0)
