@@ -17,7 +17,7 @@ from cryptography import x509
 from adapters.files.secret_file import BadSecret, read_file
 from adapters.files.watched_files import WatchedFiles
 from penstock.wire.fleet_prefix import DEFAULT_PREFIX
-from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
+from penstock.wire.identity import BadIdentity, Identity, NotValidNow, ProcessRole, TrustBundle
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
 from penstock.wire.session import Sessions
 
@@ -121,6 +121,8 @@ def load_identity(directory: Path, now: float, prefix: str = DEFAULT_PREFIX) -> 
     trust = load_trust(directory)
     try:
         return Identity(key, certificate, trust, now, prefix)
+    except NotValidNow as error:
+        raise BadSecret(f"{directory}: {error}; renew it with `penstock certs rotate`, or set the clock") from None
     except BadIdentity as error:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 

@@ -44,6 +44,10 @@ class BadIdentity(Exception):
     """A certificate was not issued by this fleet's authority or is not valid now; the message states the reason."""
 
 
+class NotValidNow(BadIdentity):
+    """A certificate has expired, or is not valid yet."""
+
+
 class ProcessRole(StrEnum):
     """The kind of process that a certificate identifies."""
 
@@ -150,8 +154,7 @@ class Peer:
     def check_valid_at(self, at: float) -> None:
         """Raises BadIdentity unless the certificate is valid at `at` (Unix time, s)."""
         if not self.not_before <= at <= self.not_after:
-            start, end = (datetime.fromtimestamp(time, UTC).isoformat() for time in (self.not_before, self.not_after))
-            raise BadIdentity(f"the certificate of {self.id} is valid from {start} to {end} only")
+            raise _not_valid(f"the certificate of {self.id}", self.not_before, self.not_after)
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
         """Whether `signature` (ECDSA with SHA-256, DER) is this process's signature of `message`."""
@@ -230,6 +233,9 @@ class TrustBundle:
             policy = PolicyBuilder().store(self._store).time(datetime.fromtimestamp(at, UTC).replace(tzinfo=None))
             subjects = policy.build_client_verifier().verify(parsed, []).subjects or []
         except VerificationError as error:
+            start, end = parsed.not_valid_before_utc.timestamp(), parsed.not_valid_after_utc.timestamp()
+            if not start <= at <= end:
+                raise _not_valid("the certificate", start, end) from None
             raise BadIdentity(f"no authority of this fleet vouches for the certificate: {error}") from None
         except (ValueError, OverflowError, OSError, x509.InvalidVersion) as error:
             raise BadIdentity(f"not a certificate: {error}") from None
@@ -237,6 +243,11 @@ class TrustBundle:
         if len(uris) != 1:
             raise BadIdentity(f"the certificate has {len(uris)} SPIFFE IDs instead of one")
         return Peer(certificate, parsed, SpiffeId.parse(uris[0]))
+
+
+def _not_valid(what: str, start: float, end: float) -> NotValidNow:
+    first, last = (datetime.fromtimestamp(at, UTC).isoformat() for at in (start, end))
+    return NotValidNow(f"{what} is valid from {first} to {last} only")
 
 
 class Identity:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.files.authority_files import load_authority, renew_identity
 from adapters.servers.binaries import find_script
 from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import Engine, open_region_dir, write_region_dir
@@ -39,13 +40,16 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
 
 
 def test_a_signal_ends_a_start_that_waits_for_an_engine_that_it_names(tmp_path: Path) -> None:
-    write_region_dir(tmp_path / "region", "local", Place("DE", 50.0, 8.0), [Engine("http://127.0.0.1:9", ("m",))])
+    engine = Engine("http://127.0.0.1:9", ("m",))
+    written = write_region_dir(tmp_path / "region", "local", Place("DE", 50.0, 8.0), [engine])
+    renew_identity(load_authority(written.authority), written.path / "agent", lifetime_s=86_400.0)
     # The engine does not run: an earlier run knows its models.
     argv = [find_script("penstock"), "quickstart", "--engine", "http://127.0.0.1:9"]
     process = subprocess.Popen(
         [*argv, "--dir", str(tmp_path / "region")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
+    assert next(process.stdout) == "renewed the certificates of agent\n"
     for line in process.stdout:
         if line.startswith("waiting"):
             break

@@ -22,6 +22,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WATCH_S = 0.5
 """Interval (s) of the check that all processes run."""
 
+RENEWAL_S = 3600.0
+"""Interval (s) of the check for certificates that expire soon."""
+
 LOCAL = "127.0.0.1"
 
 EngineOption = Annotated[
@@ -166,15 +169,20 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
         engines, log = ", ".join(engine_urls(region_dir)), region_dir.path / "logs" / "agent.log"
         typer.echo(f"waiting for the agent: {reason}; engines: {engines}; log: {log}", err=True)
 
+    _renew(region_dir)
     try:
         with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
             wait_served(region_dir, model, servers, waiting)
             typer.echo(summary(region_dir, model, time.monotonic() - began_at))
+            renew_at = time.monotonic() + RENEWAL_S
             while not once:
                 time.sleep(WATCH_S)
                 error = ended(servers)
                 if error is not None:
                     raise error
+                if time.monotonic() > renew_at:
+                    _renew(region_dir)
+                    renew_at = time.monotonic() + RENEWAL_S
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
     except PortTaken as error:
@@ -184,6 +192,21 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     except ServerError as error:
         typer.echo(f"penstock {command}: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
+
+
+def _renew(region_dir: RegionDir) -> None:
+    """Renew the certificates that expire soon. Without a new one, the present one is used until it expires."""
+    from adapters.files.plain_file import UnusableFile
+    from control_plane.quickstart.renewal import renew_identities
+    from penstock.wire.identity import BadIdentity
+
+    try:
+        renewed = renew_identities(region_dir, time.time())
+    except (OSError, UnusableFile, BadIdentity, ValueError) as error:
+        typer.echo(f"certificates not renewed: {error}", err=True)
+        return
+    if renewed:
+        typer.echo(f"renewed the certificates of {', '.join(renewed)}", err=True)
 
 
 def _stop(*_: object) -> None:

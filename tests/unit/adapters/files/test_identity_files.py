@@ -110,6 +110,12 @@ def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str, content:
     assert name == REVOKED or "penstock certs issue" in str(caught.value)
 
 
+def test_an_expired_certificate_is_named_as_such_with_the_remedy(tmp_path: Path) -> None:
+    write_identity(tmp_path, agent_id())
+    with pytest.raises(BadSecret, match=r"is valid from .* only; renew it with `penstock certs rotate`"):
+        IdentityFiles(tmp_path, ProcessRole.AGENT, "agent-1", "eu", clock=lambda: START + 400 * 86_400.0)
+
+
 def test_a_private_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     write_identity(tmp_path, agent_id())
     (tmp_path / PRIVATE_KEY).chmod(0o644)
