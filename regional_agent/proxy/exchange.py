@@ -287,10 +287,10 @@ class Exchange(AttemptOwner):
         moved = response.move(failure, self._proxy.clock())
         if isinstance(moved, Refusal):
             self._cut(moved)
-        elif moved:
+        elif moved is None:
             self.select(self._leave_target(failure.reason.value))
         else:
-            self.complete(_OK, keep_alive=response.keep_alive)
+            self.complete(moved, keep_alive=response.keep_alive)
 
     def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
         """The client has received the end of the response."""

@@ -1297,6 +1297,60 @@ async def test_a_stream_that_breaks_off_after_its_end_is_whole(tmp_path: Path, p
             assert (b"engine_failed" in answer.body, agent.counted()) == (True, {"engine_cut": 1})
 
 
+LINES_HEAD = SSE_HEAD.replace(b"text/event-stream", b"application/x-ndjson")
+LINE = b'{"response":"a","done":false}\n'
+TOKEN = {"token": {"id": 1, "text": "a"}, "generated_text": None, "details": None}
+CHAT = ("/v1/chat/completions", ASKED, SSE_HEAD)
+OLLAMA = ("/api/generate", {"model": MODEL, "prompt": "x"}, LINES_HEAD)
+TGI = ("/generate_stream", {"inputs": "x"}, SSE_HEAD)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize(
+    ("api", "parts", "outcome"),
+    [
+        (CHAT, (*WORDS, REPORT, DONE), "ok"),
+        (CHAT, (*WORDS[:3], event(ERROR)), "engine_error"),
+        (CHAT, (*WORDS[:3], event(INVALID)), "client_error"),
+        (OLLAMA, (LINE, LINE, b'{"error":"x"}\n'), "engine_error"),
+        (OLLAMA, (LINE, LINE, b'{"response":"","done":true}\n'), "ok"),
+        (TGI, (event(TOKEN), event(TOKEN | {"generated_text": "aa"})), "ok"),
+        (TGI, (event(TOKEN), event({"error": "x", "error_type": "validation"})), "client_error"),
+        (TGI, (event(TOKEN), event({"error": "x", "error_type": "generation"})), "engine_error"),
+    ],
+)
+async def test_a_stream_that_breaks_off_after_its_end_or_an_error_is_judged_by_these(
+    tmp_path: Path, api: tuple[str, dict[str, Any], bytes], parts: Sequence[bytes], outcome: str, *, resets: bool
+) -> None:
+    path, asked, head = api
+    received = asyncio.Event()
+
+    async def breaks(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(head + b"".join(map(chunk, parts)))
+        await received.wait()
+        writer.transport.abort() if resets else writer.close()
+
+    async with engine(breaks) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        routes = [route for name in ("openai", "ollama", "tgi") for route in preset_routes(name)]
+        agent.config.policy = replace(agent.config.policy, routes=tuple(routes))
+        (endpoint,) = agent.endpoints.every()
+        for number in range(1, 4):
+            received.clear()
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(body_of(asked), f"X-Model: {MODEL}", path=path))
+            await client.head()
+            body = b""
+            while not body.endswith(parts[-1]):
+                body += await client.chunk()
+            received.set()
+            assert await client.chunk() == b"", "no other error follows"
+            assert body == b"".join(parts)
+            await until(lambda: agent.counted() == {outcome: number})  # noqa: B023
+        assert (endpoint.ejection.failures > 0 or endpoint.ejection.is_ejected) is (outcome == "engine_error")
+        assert agent.held() == 0
+
+
 async def test_statuses_in_any_sequence_leave_one_account_for_each_request(tmp_path: Path) -> None:
     statuses = [404, 400, 422, 429, 503, 529, 200, 422, 503, 400, 529, 404, 429, 200]
     turns = iter(statuses * 40)

@@ -174,8 +174,8 @@ class ContinuedResponse:
         tried = self._failed_endpoints | {self._relayed.attempt.endpoint_name}
         return proxy.router.has_other_target(context, tried, now)
 
-    def move(self, failure: Refusal, now: float) -> Refusal | bool:
-        """Make the request continue the answer; False if the answer is complete, which ends the response.
+    def move(self, failure: Refusal, now: float) -> Refusal | Outcome | None:
+        """Make the request continue the answer; or return the outcome, which ends the response, if it is complete.
 
         Returns the failure for the client if neither is possible.
         """
@@ -186,7 +186,7 @@ class ContinuedResponse:
         if stream.done:
             self._failed_at_end = True
             relayed.write_end(None)
-            return False
+            return _OK
         if stream.problem:
             return self._refuse(stream.problem, ContinuationOutcome.NOT_CONTINUABLE)
         if not opted_in(self._proxy.router.reauthorization.policy, context.model):
@@ -209,10 +209,10 @@ class ContinuedResponse:
             if end := stream.finish_at_limit():
                 relayed.writer.add(end)
             relayed.write_end(None)
-            return False
+            return _OK
         context.request.body, context.request.length = body, len(body)
         relayed.writer.flush()
-        return True
+        return None
 
     def not_moved(self, refusal: Refusal) -> Refusal:
         """The failure for the client if no target continues the answer; the refusal of an answer that has not begun."""

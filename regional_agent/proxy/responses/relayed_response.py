@@ -270,16 +270,18 @@ class RelayedResponse:
         before, self._delivered = self._delivered, delivered
         return delivered != before
 
-    def move(self, failure: Refusal, now: float) -> Refusal | bool:
-        """Return the failure for the client; False if the stream has had its end, which ends the response."""
+    def move(self, failure: Refusal, now: float) -> Refusal | Outcome | None:
+        """Return the failure for the client; the outcome, which ends the stream, if its end or an error has arrived."""
         parser = None if self._intake is None else self._intake.parser
-        if self.has_ended or parser is None or not parser.ended or self.writer.has_length:
+        if self.has_ended or parser is None or self.writer.has_length:
             return failure
-        if parser.error is not None or parser.is_cut:
+        parser.finish(complete=False)
+        if parser.is_cut or not (parser.ended or (parser.error is not None and parser.counts_output)):
             return failure
         self.is_measured = False
+        self.attempt.failed(_OK)
         self.on_end(None)
-        return False
+        return self.outcome()
 
     def not_moved(self, refusal: Refusal) -> Refusal:
         """The failure for the client if no target accepts a request of which it has comments alone."""

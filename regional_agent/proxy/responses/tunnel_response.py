@@ -134,7 +134,7 @@ class TunnelResponse:
             return Refusal(Reason.DEADLINE_PASSED, "the connection is idle")
         return now
 
-    def move(self, failure: Refusal, now: float) -> Refusal | bool:
+    def move(self, failure: Refusal, now: float) -> Refusal | Outcome | None:
         """Return the failure for the client, since no other target can continue a connection."""
         return failure
 
