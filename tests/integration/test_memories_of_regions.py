@@ -1,0 +1,86 @@
+"""Two regions, each an agent process with one memory, need it for the same model at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import msgspec
+from msgspec.structs import replace
+
+from adapters.servers.etcd import EtcdServer
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from tests.integration.test_model_memory import OTHER, OllamaHost, chat
+from tests.support.agent_processes import AgentProcess, publish
+from tests.support.planet import MODEL, policy
+from tests.support.small_http import Headers
+from tests.support.wait import PATIENCE_S, until, until_async
+
+REGIONS = ("eu-de", "eu-es")
+
+
+class WatchedHost(OllamaHost):
+    """A host that records after each request what all hosts have loaded."""
+
+    def __init__(self, hosts: list[WatchedHost], seen: set[frozenset[str]]) -> None:
+        super().__init__()
+        self.loaded = [MODEL]
+        self._hosts, self._seen = hosts, seen
+
+    async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        answer = await super()._answer(method, target, headers, body)
+        self._seen.add(frozenset(model for host in self._hosts for model in host.loaded))
+        return answer
+
+
+def agent_of(region: str, directory: Path, etcd: EtcdServer, host: OllamaHost) -> AgentProcess:
+    file = directory / f"{region}.yaml"
+    entry = {"name": "ollama", "url": host.url, "models": [MODEL, OTHER], "slots": 4, "engine": "ollama"}
+    file.write_bytes(msgspec.yaml.encode([{**entry, "memory_gb": 24}]))
+    where = directory / region
+    return AgentProcess("a", where, region=region, etcd_endpoint=etcd.endpoint, redis_url=None, endpoints_file=file)
+
+
+async def test_the_last_copy_stays_in_one_of_two_regions_that_load_the_same_model(
+    tmp_path: Path, own_etcd: EtcdServer
+) -> None:
+    on_demand = OnDemand(WakeMethod.OLLAMA, idle_s=3600.0, evict_after_s=0.1, memory_gb=18.0)
+    models = {name: Model(name, scaling=Scaling(2.0), on_demand=on_demand) for name in (MODEL, OTHER)}
+    hosts: list[WatchedHost] = []
+    seen = set[frozenset[str]]()
+    hosts += [WatchedHost(hosts, seen) for _ in REGIONS]
+    async with hosts[0], hosts[1], httpx.AsyncClient(timeout=PATIENCE_S) as http:
+        await publish(own_etcd, replace(policy(), models=models, anonymous_tenant="open"))
+        agents = [agent_of(region, tmp_path, own_etcd, host) for region, host in zip(REGIONS, hosts, strict=True)]
+        try:
+            for agent in agents:
+                agent.start()
+            for agent in agents:
+                await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+            entries = [f"http://{agent.faces()['traffic']}/v1/chat/completions" for agent in agents]
+
+            async def statuses(model: str) -> set[int]:
+                """Of requests to both regions at once."""
+                found = await asyncio.gather(*(http.post(entry, content=chat(model)) for entry in entries * 3))
+                return {response.status_code for response in found}
+
+            async def is_served() -> bool:
+                return await statuses(OTHER) == {200}
+
+            def knows_what_sleeps(agent: AgentProcess) -> bool:
+                (endpoint,) = agent.status()["endpoints"]
+                return bool(endpoint["loaded"] == [MODEL])
+
+            for agent in agents:
+                await until(lambda agent=agent: knows_what_sleeps(agent))  # type: ignore[misc]
+            # A region that keeps the last copy of the other model serves this one as soon as the other region does.
+            await until_async(is_served)
+            for model in (MODEL, OTHER) * 5:
+                assert await statuses(model) == {200}
+        finally:
+            for agent in agents:
+                await asyncio.to_thread(agent.kill)
+    assert sorted(host.orders for host in hosts) == [[], [("unload", MODEL), ("load", OTHER)]]
+    assert all(MODEL in loaded for loaded in seen)
