@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from penstock.jobs import store_paths
@@ -23,11 +24,17 @@ that run twice, never to two results: results of a claim that has been replaced 
 LOST_S: Final = 120.0
 """Time (s) without a change of its mark after which a region is lost."""
 
+MAX_UNSEEN_S: Final = 40.0
+"""Time (s) of a pause between two looks at a value that counts as time without a change: slightly more than the longest
+interval of looks. While a store is lost, nobody can change its objects."""
+
 MAX_TRACKED: Final = 10_000
 """Values whose last change an agent remembers."""
 
 
-def may_claim(newest: Claim | None, agent: str, epoch: int, now: float, unchanged_s: float = 0.0) -> bool:
+def may_claim(
+    newest: Claim | None, agent: str, epoch: int, now: float, unchanged_s: float = 0.0, usable_s: float = inf
+) -> bool:
     """Whether an agent may claim a job at `now` (Unix time, s): there is no valid claim, or that of an earlier start
     of the agent.
 
@@ -37,10 +44,12 @@ def may_claim(newest: Claim | None, agent: str, epoch: int, now: float, unchange
         epoch: number of the agent's start.
         unchanged_s: time (s) for which the agent has seen this claim without a renewal, by its own clock, since the
             clock of a dead agent may have been ahead.
+        usable_s: see `StoreLosses.usable_s`: agents that live renew first.
     """
-    if newest is None or newest.until + CLOCK_SKEW_S < now or unchanged_s > LEASE_S + CLOCK_SKEW_S:
+    if newest is None or (newest.agent == agent and newest.epoch < epoch):
         return True
-    return newest.agent == agent and newest.epoch < epoch
+    is_over = newest.until + CLOCK_SKEW_S < now or unchanged_s > LEASE_S + CLOCK_SKEW_S
+    return is_over and usable_s > LEASE_S
 
 
 def next_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> Claim:
@@ -93,19 +102,40 @@ class UnchangedValues:
 
     def __init__(self) -> None:
         """Start without a value: each is new when it is first read."""
-        self._seen: dict[str, tuple[bytes | float, float]] = {}
+        self._seen: dict[str, tuple[bytes | float, float, float]] = {}
+        """The value, the time (s) without a change, and when (s) it was read."""
 
     def unchanged_s(self, name: str, value: bytes | float, now: float) -> float:
-        """Time (s) for which a value has been the same.
+        """Time (s) for which a value has been the same. Of a pause between two readings, MAX_UNSEEN_S count.
 
         Args:
             name: of what has the value.
             value: as it was read now.
             now: monotonic time (s).
         """
-        seen = self._seen.get(name)
-        if seen is None or seen[0] != value:
-            if len(self._seen) > MAX_TRACKED:
-                self._seen.clear()
-            seen = self._seen[name] = value, now
-        return now - seen[1]
+        before, unchanged_s, read_at = self._seen.get(name, (None, 0.0, now))
+        unchanged_s = unchanged_s + min(MAX_UNSEEN_S, now - read_at) if before == value else 0.0
+        if len(self._seen) > MAX_TRACKED:
+            self._seen.clear()
+        self._seen[name] = value, unchanged_s, now
+        return unchanged_s
+
+
+class StoreLosses:
+    """Since when stores can be used again that were lost for so long that valid claims have ended."""
+
+    def __init__(self) -> None:
+        """Start without a loss."""
+        self._failing_since: dict[str, float] = {}
+        self._usable_since: dict[str, float] = {}
+
+    def failed(self, store: str, since: float) -> None:
+        """Record that a look at a store failed, which began at `since` (monotonic time, s)."""
+        self._failing_since.setdefault(store, since)
+
+    def usable_s(self, store: str, now: float) -> float:
+        """Time (s) since the end of a loss of a store that can be used at `now` (monotonic time, s); infinity without
+        a loss."""
+        if now - self._failing_since.pop(store, now) > LEASE_S / 2:
+            self._usable_since[store] = now
+        return now - self._usable_since.get(store, -inf)

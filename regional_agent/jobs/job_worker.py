@@ -21,7 +21,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.batches.request_line import LineProblem
-from penstock.jobs.claims import LEASE_S, UnchangedValues, may_claim, next_claim
+from penstock.jobs.claims import LEASE_S, StoreLosses, UnchangedValues, may_claim, next_claim
 from penstock.jobs.completion_window import expected_at, expected_of_waiting, shown_deadline
 from penstock.jobs.job_order import RunningBatch, fair_order, request_shares
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, JobSender
@@ -95,6 +95,7 @@ class JobWorker:
         """Monotonic time (s) of the next look at a job."""
         self._claims_seen = UnchangedValues()
         """The ends of the newest claims of jobs that other agents run."""
+        self._losses = StoreLosses()
         self.queue: Final = RequestQueue()
         self._paces = PaceExchange(agent.region, agent.name, self.queue)
         self._stopping = False
@@ -187,9 +188,11 @@ class JobWorker:
 
     async def _problem_of(self, store: OpenStore) -> str:
         """Look for jobs in a store; returns why it cannot be used, or an empty text."""
+        began_at = time.monotonic()
         try:
             await self._look(store)
         except StoreUnavailable as error:
+            self._losses.failed(store.batches.region, began_at)
             return str(error)
         return ""
 
@@ -199,6 +202,7 @@ class JobWorker:
             self._not_before.clear()
         jobs = fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng)
         region = store.batches.region
+        usable_s = self._losses.usable_s(region, time.monotonic())
         self.queue.ranked(region, [job.paths.id for job in jobs if not store_paths.is_batch(job.paths.id)])
         expired, concurrency = await self._expired(store, jobs), store.document.concurrency
         cancelled: set[str] | None = None
@@ -219,7 +223,7 @@ class JobWorker:
                 break
             try:
                 record = await self._read(store.batches, job)
-                claim = None if record is None else await self._claim(store.batches, paths)
+                claim = None if record is None else await self._claim(store.batches, paths, usable_s)
             except UnreadableRecord as error:
                 log.warning("a job cannot be read", job=paths.id, error=str(error))
                 self._not_before[paths.id] = now + UNREADABLE_S
@@ -253,8 +257,8 @@ class JobWorker:
         await jobs.storage.delete(job.mark)
         return None
 
-    async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
-        """Claim a job; None if another agent runs it."""
+    async def _claim(self, jobs: BatchStore, paths: JobPaths, usable_s: float) -> Claim | None:
+        """Claim a job; None if another agent runs it. `usable_s`: see `may_claim`."""
         now, newest = time.time(), await jobs.newest_claim(paths)
         unchanged_s = 0.0
         if newest is not None:
@@ -262,7 +266,7 @@ class JobWorker:
         # Names of agents are unique within a region.
         own, name = self._agent.region, self._agent.name
         agent = name if jobs.region == own else f"{own}/{name}"
-        if not may_claim(newest, agent, self._agent.epoch, now, unchanged_s):
+        if not may_claim(newest, agent, self._agent.epoch, now, unchanged_s, usable_s):
             assert newest is not None
             self._not_before[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
             return None

@@ -51,6 +51,10 @@ class Relay:
         """Keep connections open, accept new connections, and forward no data, as a lost route does."""
         self._flows.clear()
 
+    def thaw(self) -> None:
+        """Forward again what frozen connections have sent."""
+        self._flows.set()
+
     async def __aenter__(self) -> Self:
         await self.restore()
         return self

@@ -15,7 +15,7 @@ from adapters.object_store.store_opening import MissingPackages, open_store
 from penstock.jobs import store_paths
 
 THREADS: Final = 8
-"""Operations on stores that an agent runs at a time."""
+"""Operations on one store that an agent runs at a time: those on another store do not wait for one that is silent."""
 
 _DELETED_AT_ONCE: Final = 100
 
@@ -136,19 +136,20 @@ class JobStorages:
     def __init__(self, on_failure: Callable[[], None] = lambda: None) -> None:
         """Start without a store; see `JobStorage` for `on_failure`."""
         self._on_failure = on_failure
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="job-store")
-        self._by_url: dict[str, JobStorage] = {}
+        self._by_url: dict[str, tuple[JobStorage, ThreadPoolExecutor]] = {}
 
     def of(self, url: str) -> JobStorage:
         """Return the store at a URL."""
         found = self._by_url.get(url)
         if found is None:
-            found = self._by_url[url] = JobStorage(url, self._threads, self._on_failure)
-        return found
+            threads = ThreadPoolExecutor(THREADS, thread_name_prefix="job-store")
+            found = self._by_url[url] = JobStorage(url, threads, self._on_failure), threads
+        return found[0]
 
     def close(self) -> None:
         """Start no further operation."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for _, threads in self._by_url.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _open(url: str) -> ObjectStore:

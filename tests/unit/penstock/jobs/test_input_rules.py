@@ -145,6 +145,10 @@ def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> N
     assert may_claim(claim, "a", 6, 50.0)
     assert not may_claim(claim, "a", 5, 50.0)
     assert not may_claim(claim, "a", 4, 50.0)
+    assert not may_claim(claim, "b", 9, 500.0, usable_s=LEASE_S), "its agent renews it first"
+    assert may_claim(claim, "b", 9, 500.0, usable_s=LEASE_S + 0.1)
+    assert may_claim(claim, "a", 6, 500.0, usable_s=0.0)
+    assert may_claim(None, "b", 9, 500.0, usable_s=0.0)
     # A claim survives some lost renewals, and the skew of clocks.
     assert LEASE_S >= 4 * RENEW_S + CLOCK_SKEW_S
 
