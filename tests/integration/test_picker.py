@@ -388,6 +388,37 @@ async def test_the_death_of_a_picker_cuts_responses_but_those_of_a_jurisdiction(
         assert agent.counted() == {"client_left": 1.0}
 
 
+@pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 500)])
+@pytest.mark.parametrize("framing", [b"length", b"chunked"])
+async def test_a_picker_that_dies_amid_a_body_leaves_no_part_of_it_at_an_endpoint(
+    host: str, status: int, framing: bytes, tmp_path: Path
+) -> None:
+    """For the name of a jurisdiction, Envoy still has the whole body; what others sent is lost with the picker."""
+    request = post(BODY).replace(b"Host: test", b"Host: " + host.encode())
+    if framing == b"chunked":
+        head, _, content = request.partition(b"\r\n\r\n")
+        head = re.sub(rb"Content-Length: \d+", b"Transfer-Encoding: chunked", head)
+        request = head + b"\r\n\r\n" + chunk(content) + chunk(b"")
+    async with (
+        engine(streams) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        Relay(picker.port) as relay,
+        running_envoy(tmp_path, Address(LOOPBACK, relay.port), [gpu.address]) as front,
+    ):
+        bodies = agent.listener.state.bodies
+        client = await RawClient.connect(front)
+        client.send(request[:-20])
+        if status == 500:
+            await until(lambda: bodies.bytes_kept > 0)
+        relay.cut()
+        client.send(request[-20:])
+        assert (await client.head())[0] == status
+        assert [received.body for received in gpu.requests] == ([BODY] if status == 200 else [])
+        await until(lambda: bodies.bytes_kept == 0 and agent.held() == 0)
+        client.close()
+
+
 async def test_bodies_in_one_message_work_too(tmp_path: Path) -> None:
     def buffer(config: dict[str, Any]) -> None:
         mode = ext_proc(config)["processing_mode"]
