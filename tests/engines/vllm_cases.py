@@ -227,8 +227,12 @@ async def models_list(region: Region) -> None:
 
 @case(SUBJECT)
 async def errors_of_the_engine(region: Region) -> None:
-    """Errors of the engine reach the client with their status and body, and eject no endpoint."""
-    for fields in ({"max_tokens": VLLM_CONTEXT * 2}, {"messages": []}, {"temperature": -1}, {"max_tokens": 0}):
+    """Errors of the engine reach the client with their status and body, and eject no endpoint. A request that fits in
+    the context of none is refused by the agent."""
+    too_long = await chat(region, max_tokens=VLLM_CONTEXT * 2)
+    code = too_long.json()["error"]["code"]
+    expect((too_long.status_code, code) == (400, "context_length_exceeded"), f"too long for all: {too_long.text}")
+    for fields in ({"messages": []}, {"temperature": -1}, {"max_tokens": 0}):
         through = await chat(region, **fields)
         direct = await region.http.post(f"{region.urls[NAMES[0]]}/v1/chat/completions", json=chat_body(16) | fields)
         expect(direct.status_code == 400, f"vLLM answers {fields} with {direct.status_code}")
