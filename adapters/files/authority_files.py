@@ -138,6 +138,11 @@ def renew_identity(
     return id_
 
 
+def trusts(directory: Path, authority: Authority) -> bool:
+    """Whether ca.crt of a directory has an authority. Raises BadSecret if the file cannot be read."""
+    return not _trusting(authority, directory)
+
+
 def _trusting(authority: Authority, directory: Path) -> dict[str, bytes]:
     """Returns the new content of ca.crt, with the authority appended; no file if the authority is trusted already."""
     path = directory / AUTHORITIES

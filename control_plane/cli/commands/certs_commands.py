@@ -126,11 +126,19 @@ def rotate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replace the key and the certificate of a process. A running process reloads them without a restart."""
-    from adapters.files.authority_files import load_authority, renew_identity
+    from adapters.files.authority_files import load_authority, renew_identity, trusts
 
     with _exit_on_bad_identity("certs rotate"):
-        renew_identity(load_authority(authority), directory, days * SECONDS_PER_DAY, fleet)
+        issuer = load_authority(authority)
+        was_trusted = trusts(directory, issuer)
+        renew_identity(issuer, directory, days * SECONDS_PER_DAY, fleet)
         _print(_status(directory), output)
+    if not was_trusted:
+        typer.echo(
+            f"penstock certs rotate: {directory} did not trust this authority; all other processes have to trust it too"
+            " before this one uses the certificate (docs/certificates.md#another-authority)",
+            err=True,
+        )
 
 
 @app.command()

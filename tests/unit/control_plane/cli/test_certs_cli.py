@@ -59,8 +59,9 @@ def test_rotation_keeps_the_key_of_the_region_and_every_authority_that_is_truste
     key.write_text("ab" * 32)
     next_authority = str(tmp_path / "next")
     assert run("certs", "init", "prod", "--authority", next_authority).exit_code == 0
-    for issuer in (next_authority, authority, next_authority):
-        assert run("certs", "rotate", str(tmp_path / "agent"), "--authority", issuer).exit_code == 0
+    for issuer, is_new in ((next_authority, True), (authority, False), (next_authority, False)):
+        rotated = run("certs", "rotate", str(tmp_path / "agent"), "--authority", issuer)
+        assert (rotated.exit_code, "all other processes have to trust it too" in rotated.stderr) == (0, is_new)
     assert key.read_text() == "ab" * 32
     trusted = (tmp_path / "agent" / "ca.crt").read_bytes()
     assert trusted == b"".join((Path(directory) / "ca.crt").read_bytes() for directory in (authority, next_authority))
