@@ -117,7 +117,7 @@ def renew_identity(
         BadIdentity: the certificate does not identify a process of a fleet, or it is of a fleet that `authority` was
             not made for, and the directory does not trust `authority`.
     """
-    content = read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
+    content = _certificate_in(directory)
     try:
         names = x509.load_pem_x509_certificate(content).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (ValueError, x509.ExtensionNotFound) as error:
@@ -139,8 +139,13 @@ def renew_identity(
 
 
 def trusts(directory: Path, authority: Authority) -> bool:
-    """Whether ca.crt of a directory has an authority. Raises BadSecret if the file cannot be read."""
+    """Whether a directory has an identity whose ca.crt has an authority. Raises BadSecret if a file cannot be read."""
+    _certificate_in(directory)
     return not _trusting(authority, directory)
+
+
+def _certificate_in(directory: Path) -> bytes:
+    return read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
 
 
 def _trusting(authority: Authority, directory: Path) -> dict[str, bytes]:
