@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 from msgspec import UNSET
 
-from penstock.dns.permitted_regions import permitted_regions
+from penstock.dns.permitted_regions import permitted_regions, serving_regions
 from penstock.dns.zone_records import ADDRESS_TYPES, Record, has_cname, has_type, region_records
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
@@ -44,11 +44,16 @@ class EntryState(msgspec.Struct, frozen=True):
     ready: frozenset[str] = frozenset()
     """Models with a ready endpoint in the region."""
     accepts_clients: bool = False
-    """Whether a region without endpoints accepts clients, whose requests it forwards."""
+    """Whether a region without endpoints accepts clients, whose requests it forwards or burst endpoints serve."""
     weight: float = 1.0
     """Part (0-1) of its share that the region may receive; below 1 during its failback ramp."""
     asleep: frozenset[str] = frozenset()
     """Models of which no endpoint is ready while the region accepts clients. Those that are loaded on demand wake."""
+    burst: frozenset[str] = frozenset()
+    """Models that burst endpoints alone can serve in the region."""
+
+
+_NOT_KNOWN = EntryState(RegionState.UNKNOWN)
 
 
 class NameServerView(msgspec.Struct, frozen=True):
@@ -108,7 +113,7 @@ def answer_name(policy: Policy, name: DnsName, question: Question, fleet: NameSe
     """Return the regions that a name resolves to for one client, with their probabilities."""
     permitted = permitted_regions(policy, name, question.client)
     models = name.models or tuple(policy.models)
-    live, rejected = _live(policy, permitted, models, fleet)
+    live, rejected = _live(policy, name, question.client, permitted, fleet)
     if not live:
         return NameAnswer({}, permitted, rejected)
 
@@ -138,24 +143,31 @@ def is_absent(state: RegionState) -> bool:
 
 
 def _live(
-    policy: Policy, permitted: frozenset[str], models: tuple[str, ...], fleet: NameServerView
+    policy: Policy, name: DnsName, client: Location, permitted: frozenset[str], fleet: NameServerView
 ) -> tuple[dict[str, EntryState], tuple[Rejection, ...]]:
     """The permitted regions that may be answered now, and the reason against each other one.
 
-    If no model is ready in any of them, those in which a model sleeps until requests need it.
+    If no model is ready in any of them, those in which a model sleeps until requests need it. Regions without endpoints
+    are live while a region serves that may process requests of the name's clients.
     """
+    models = name.models or tuple(policy.models)
+    forwards = any(region in permitted and state.accepts_clients for region, state in fleet.states.items()) and any(
+        (each.ready | each.asleep | each.burst).intersection(models)
+        for region in serving_regions(policy, name, client)
+        if not is_absent((each := fleet.states.get(region, _NOT_KNOWN)).state)
+    )
     live: dict[str, EntryState] = {}
     asleep: dict[str, EntryState] = {}
     rejected: list[Rejection] = []
     closed = closed_entries(fleet.plans)
     for region in sorted(permitted):
-        entry, state = policy.regions[region].entry, fleet.states.get(region, EntryState(RegionState.UNKNOWN))
+        entry, state = policy.regions[region].entry, fleet.states.get(region, _NOT_KNOWN)
         offered = [model for model in models if (region, model) not in closed]
         if not isinstance(entry, RegionEntry) or not (entry.addresses or entry.cname):
             rejected.append(Rejection(region, Reason.NOT_OFFERED, "the region has no entry addresses"))
         elif state.state in _ABSENT:
             rejected.append(Rejection(region, _ABSENT[state.state]))
-        elif offered and (state.accepts_clients or state.ready.intersection(offered)):
+        elif offered and ((state.accepts_clients and forwards) or state.ready.intersection(offered)):
             live[region] = state
         else:
             if any(policy.models[model].on_demand is not UNSET for model in state.asleep.intersection(offered)):

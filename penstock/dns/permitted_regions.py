@@ -27,10 +27,25 @@ def permitted_regions(policy: Policy, name: DnsName, client: Location = NOWHERE)
     for facts in senders_of(policy, name, client):
         for rule in policy.residency:
             if may_apply(rule, name, facts):
-                permitted -= rule.deny
-                if rule.allow is not None:
-                    permitted &= rule.allow
+                permitted = _within(rule, permitted)
     return permitted
+
+
+def serving_regions(policy: Policy, name: DnsName, client: Location = NOWHERE) -> frozenset[str]:
+    """Return the regions that may process requests of some client of `name`, whichever region the client enters at."""
+    found: frozenset[str] = frozenset()
+    for facts in senders_of(policy, name, client):
+        permitted = frozenset(policy.regions)
+        for rule in policy.residency:
+            if applies(rule, facts):
+                permitted = _within(rule, permitted)
+        found |= permitted
+    return found
+
+
+def _within(rule: ResidencyRule, regions: frozenset[str]) -> frozenset[str]:
+    """The regions of which a rule that applies permits the use."""
+    return regions - rule.deny if rule.allow is None else (regions - rule.deny) & rule.allow
 
 
 def may_apply(rule: ResidencyRule, name: DnsName, facts: RequestFacts) -> bool:

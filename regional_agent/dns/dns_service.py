@@ -49,7 +49,8 @@ class EntryStates:
             return EntryState(RegionState.FAILED)
         pools = self._endpoints.pools
         ready = frozenset(model for model, pool in pools.items() if pool.ready > 0)
-        return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools, asleep=frozenset(pools) - ready)
+        asleep, burst = frozenset(pools) - ready, frozenset(self._endpoints.burst_pools) - pools.keys()
+        return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools, asleep=asleep, burst=burst)
 
 
 class DnsService:
@@ -116,7 +117,8 @@ class DnsService:
         self._cached = None
         states = self._entries.read().items()
         live = frozenset(
-            (name, is_absent(each.state), each.ready, each.accepts_clients, each.asleep) for name, each in states
+            (name, is_absent(each.state), each.ready, each.accepts_clients, each.asleep, each.burst)
+            for name, each in states
         )
         return self._config.policy_digest, live, closed_entries(self._plans.plans)
 

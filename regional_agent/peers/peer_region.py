@@ -195,7 +195,8 @@ class PeerRegion:
             # Probes count as successful only if a model is ready, so that a region without endpoints has no health.
             state = RegionState.HEALTHY
         weight = 1.0 if forwards else self.health.weight(now, failover)
-        return EntryState(state, self._ready_models(), forwards, weight, self._asleep_models())
+        burst = frozenset(model for answer in answers for model in answer.burst_only)
+        return EntryState(state, self._ready_models(), forwards, weight, self._asleep_models(), burst)
 
     def _ready_models(self) -> frozenset[str]:
         answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]

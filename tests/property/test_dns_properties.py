@@ -103,7 +103,7 @@ def test_answers_are_live_and_permitted(
         assert resolved in name.covers
         state = states[resolved]
         assert state.state not in (RegionState.FAILED, RegionState.DRAINING, RegionState.UNKNOWN)
-        assert state.ready or state.accepts_clients
+        assert state.ready or (state.accepts_clients and _some_serves(policy, states, client))
         for tenant in name.tenants or policy.tenants:
             facts = RequestFacts(tenant, policy.tenants[tenant].data_class, client)
             assert resolved in _permitted_everywhere(policy, facts)
@@ -159,6 +159,23 @@ def _permitted_everywhere(policy: Policy, facts: RequestFacts) -> frozenset[str]
     known = [each for each in verdicts if isinstance(each, Mask) or each.reason is not Reason.LOCATION_UNKNOWN]
     regions = [each.permitted.regions if isinstance(each, Mask) else frozenset[str]() for each in known]
     return frozenset(NAMES).intersection(*regions)
+
+
+def _some_serves(policy: Policy, states: dict[str, EntryState], client: Location) -> bool:
+    """Whether a region is ready that some tenant of the name may use, at the place of the query or at some place."""
+    (name,) = policy.dns_names.values()
+    places = [client] if client != NOWHERE else PLACES
+    for tenant in name.tenants or policy.tenants:
+        for place in places:
+            verdict = mask(policy, RequestFacts(tenant, policy.tenants[tenant].data_class, place))
+            # A rule may need the subdivision, which this place does not state.
+            regions = verdict.permitted.regions if isinstance(verdict, Mask) else frozenset(NAMES)
+            absent = (RegionState.FAILED, RegionState.DRAINING, RegionState.UNKNOWN)
+            if any(
+                region in states and states[region].ready and states[region].state not in absent for region in regions
+            ):
+                return True
+    return False
 
 
 def _is_client(policy: Policy, place: Location) -> bool:

@@ -104,6 +104,26 @@ def test_a_region_without_endpoints_is_answered_while_it_accepts_clients() -> No
     assert answer_name(dns_policy(), FIRST, Question(), NameServerView(states, {})).shares == {"us-east": 1.0}
 
 
+def test_a_region_without_endpoints_is_answered_only_while_a_permitted_region_serves() -> None:
+    """What it forwards, no forbidden region may process."""
+    entry, lost = EntryState(RegionState.HEALTHY, accepts_clients=True), EntryState(RegionState.FAILED)
+    ready, policy = EntryState(RegionState.HEALTHY, frozenset({planet.MODEL})), dns_policy()
+
+    def regions(name: DnsName, **others: EntryState) -> set[str]:
+        states = {"eu-es": entry} | {region.replace("_", "-"): state for region, state in others.items()}
+        return answer_name(policy, name, Question(), NameServerView(states, {})).shares.keys()
+
+    assert regions(PERSONAL, eu_de=lost, us_east=ready) == set()
+    in_spain = replace(PERSONAL, covers=frozenset({"eu-es"}))
+    assert regions(in_spain, eu_de=ready) == {"eu-es"}, "the region that serves need not be one of the name"
+    assert regions(in_spain, us_east=ready) == set()
+    assert regions(replace(in_spain, tenants=("personal", "open")), us_east=ready) == {"eu-es"}, (
+        "for one of the tenants"
+    )
+    assert regions(in_spain, eu_de=EntryState(RegionState.HEALTHY, asleep=frozenset({planet.MODEL}))) == {"eu-es"}
+    assert regions(in_spain, eu_es=replace(entry, burst=frozenset({planet.MODEL}))) == {"eu-es"}, "by its own"
+
+
 def test_a_region_whose_models_sleep_is_answered_if_none_is_ready() -> None:
     """No request would wake them otherwise."""
     asleep = EntryState(RegionState.HEALTHY, asleep=frozenset({planet.MODEL}))

@@ -71,6 +71,8 @@ def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(regio
     assert (view.state, view.ready, view.credits) == (RegionState.HEALTHY, False, 0)
     assert (view.burst_room, view.burst_start_s) == (2, 30.0)
     assert not region.has_endpoint("m"), "none that could wake"
+    entry = region.entry_state(0.0, FAILOVER)
+    assert (entry.accepts_clients, entry.asleep, entry.burst) == (True, frozenset(), {"m"})
     region.spend_burst("m")
     assert region.view("m", 0.0, FAILOVER).burst_room == 1
     region.spend_burst("m")
