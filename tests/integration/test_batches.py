@@ -91,6 +91,7 @@ BAD = [
     (b'{"custom_id":"a","url":"/v1/embeddings","body":[]}', "invalid_body", "line 1: `body` is not a JSON object"),
     (b'{"custom_id":"a","url":"/v1/embeddings","body":{}}', "missing_model", "line 1: `body` has no `model`"),
     (b"\n\n", "empty_file", "the file has no request"),
+    (b"\n \r" * 51 + request_line("a"), "too_many_empty_lines", "the file has more than 50 empty lines"),
     (input_file(51), "too_many_requests", "the file has more than 50 requests"),
     (b"x" * 20_001, "file_too_large", "the file is larger than 20000 bytes"),
 ]

@@ -72,6 +72,10 @@ class InputFile:
         except LineTooLong as error:
             self._refuse(LineProblem("line_too_long", str(error), error.line))
             return
+        if self.lines - self.requests > self._max_requests:
+            message = f"the file has more than {self._max_requests} empty lines"
+            self._refuse(LineProblem("too_many_empty_lines", message, self.lines))
+            return
         end = data.rfind(b"\n") + 1
         if end and self._kept_bytes + end >= PART_BYTES:
             self._keep(data[:end])
