@@ -18,6 +18,7 @@ _ENDING_TYPES: Final = frozenset(
     {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
 )
 _TRUE: Final = b"true"
+_DONE: Final = b"[DONE]"
 _STRING_START: Final = b'"'
 
 may_finish: Final = re.compile(rb'_reason"\s*:\s*(?:"[^"]|\{)').search
@@ -72,9 +73,12 @@ def is_end(record: Fields) -> bool:
 
 
 def is_half(rest: bytes, *, lines: bool) -> bool:
-    """Whether a stream broke off within a record: what follows its last whole record is the beginning of an object."""
+    """Whether a stream broke off within a record: what follows its last whole record is the beginning of an object, or
+    of `[DONE]`."""
     data = rest.strip() if lines else event_fields(rest)[1]
-    return data is not None and data.startswith(b"{") and members_of(data) is None
+    if data is None or not data.startswith(b"{"):
+        return data is not None and data != _DONE and _DONE.startswith(data)
+    return members_of(data) is None
 
 
 def last_record(part: bytes, *, lines: bool) -> Fields | None:

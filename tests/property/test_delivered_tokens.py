@@ -74,16 +74,22 @@ def test_the_delivered_tokens_of_a_stream_that_reports_none(
     arrived = data.draw(st.integers(0, len(events)))
     bodies = [f"data: {json.dumps(event, separators=separators)}{end}".encode() for event in events[:arrived]]
     complete = arrived == len(events)
-    bodies += [f"data: [DONE]{end}".encode()] if complete else []
+    following = json.dumps(events[arrived], separators=separators) if not complete else "[DONE]"
+    closes = data.draw(st.booleans())
+    if closes:
+        # The close of the connection ends the response, within the next event.
+        bodies.append(f"data: {following}".encode()[: data.draw(st.integers(0, 5 + len(following)))])
+    elif complete:
+        bodies.append(f"data: {following}{end}".encode())
     joined = b"".join(bodies)
     size_bytes = data.draw(st.sampled_from([0, 7, 90, 10_000]))
     if size_bytes:
         bodies = [joined[at : at + size_bytes] for at in range(0, len(joined), size_bytes)]
     parser = AnswerParser(AnswerFormat(ROUTES[route]), EVENTS, b"", False)
-    parser.choices = answers
+    parser.choices, parser.needs_end = answers, closes
     for body in bodies:
         relay(parser, body)
-    parser.finish(complete=complete)
+    parser.finish(complete=complete or closes)
     assert parser.delivered == sum(counts[:arrived])
 
 
