@@ -232,7 +232,8 @@ async def errors_of_the_engine(region: Region) -> None:
     too_long = await chat(region, max_tokens=VLLM_CONTEXT * 2)
     code = too_long.json()["error"]["code"]
     expect((too_long.status_code, code) == (400, "context_length_exceeded"), f"too long for all: {too_long.text}")
-    for fields in ({"messages": []}, {"temperature": -1}, {"max_tokens": 0}):
+    rejected: list[dict[str, Any]] = [{"messages": []}, {"temperature": -1}, {"max_tokens": 0}]
+    for fields in rejected:
         through = await chat(region, **fields)
         direct = await region.http.post(f"{region.urls[NAMES[0]]}/v1/chat/completions", json=chat_body(16) | fields)
         expect(direct.status_code == 400, f"vLLM answers {fields} with {direct.status_code}")
