@@ -27,6 +27,10 @@ MAX_TENANTS = 20
 MAX_REGIONS = 5
 """Maximum number of regions without capacity named per residency class."""
 
+MAX_ENDS = 16
+"""Maximum number of ends of other overrides of the region at which an override is judged: the last ones, after which
+fewest others do what it does. 100 different ends in a fleet of 100 regions would take seconds."""
+
 EPSILON = 1e-9
 
 REPORTED_S = 15.0
@@ -93,8 +97,9 @@ def objection(
     classes: dict[tuple[str, str], EmptiedClass] = {}
     withdrawn: dict[str, float] = {}
     names: set[str] = set()
-    ends = {each.ends_at for each in existing if each.region == wanted.region and begins_at < each.ends_at}
-    later = {*changes(policy, wanted.region, begins_at, wanted.ends_at), *(at for at in ends if at < wanted.ends_at)}
+    ends = {each.ends_at for each in existing if each.region == wanted.region}
+    ends = {at for at in ends if begins_at < at < wanted.ends_at}
+    later = {*changes(policy, wanted.region, begins_at, wanted.ends_at), *sorted(ends)[-MAX_ENDS:]}
     for at in (begins_at, *sorted(later)):
         without = [override for override in (*existing, *windows(policy, at)) if override.holds(at)]
         before, after = Interventions(without, 0.0, at), Interventions([*without, wanted], 0.0, at)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.overrides.guard_rails import REPORTED_S, Objection, objection, tenants_by_class
+from penstock.overrides.guard_rails import MAX_ENDS, REPORTED_S, Objection, objection, tenants_by_class
 from penstock.overrides.overrides import Override, lifted
 from penstock.policy.kinds.operations import GuardRails, MaintenanceWindow
 from penstock.policy.kinds.residency_rules import ResidencyRule
@@ -137,6 +137,11 @@ def test_what_outlasts_a_drain_of_its_region_is_judged_for_the_time_after_it(wan
     policy = msgspec.structs.replace(POLICY, maintenance=(window,))
     assert classes(against(wanted, other, policy=policy)) == ["eu-de+eu-es"]
     assert against(msgspec.structs.replace(wanted, expires_at=1000.0), other, policy=policy) is None
+
+
+def test_of_many_ends_the_last_ones_are_judged() -> None:
+    many = [drain("eu-es", id=f"forced-{number}", expires_at=1000.0 + number) for number in range(2 * MAX_ENDS)]
+    assert classes(against(drain("eu-es"), drain("eu-de"), *many)) == ["eu-de+eu-es"]
 
 
 def test_the_capacity_that_is_withdrawn_after_another_drain_of_the_region_counts() -> None:
