@@ -147,7 +147,7 @@ class AnswerParser:
     @property
     def is_finished(self) -> bool:
         """Whether a whole answer has arrived, or an error instead, although the response may not have ended."""
-        return self.ended or self.finish_reason != "" or self.error is not None
+        return self.ended or (self.finish_reason != "" and self._kind != JSON) or self.error is not None
 
     @property
     def is_short(self) -> bool:

@@ -108,3 +108,24 @@ def test_usage_of_audio_images_and_scores(route: str, stated: dict[str, Any], us
     reader.feed(json.dumps({"results": [], "usage": stated}).encode())
     reader.finish(complete=True)
     assert reader.usage == usage
+
+
+@pytest.mark.parametrize("padding", [10, MAX_HELD_BYTES])
+@pytest.mark.parametrize("needs_end", [True, False])
+@pytest.mark.parametrize(
+    ("route", "stated"),
+    [
+        ("sglang-generate", {"meta_info": {"finish_reason": {"type": "stop"}, "prompt_tokens": 12}}),
+        ("tgi-generate", {"details": {"finish_reason": "length", "generated_tokens": 3}}),
+    ],
+)
+def test_a_finish_reason_at_the_beginning_of_a_whole_answer_is_not_its_end(
+    route: str, stated: dict[str, Any], needs_end: bool, padding: int
+) -> None:
+    whole = json.dumps({**stated, "text": "y" * padding})
+    for missing in (1, 0):
+        reader = parser(route, JSON)
+        reader.needs_end = needs_end
+        reader.feed(whole[: len(whole) - missing].encode())
+        reader.finish(complete=needs_end)
+        assert (reader.is_finished, reader.is_short) == (missing == 0, needs_end and missing == 1)
