@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.jobs.batches import item_results
+from penstock.jobs.store_paths import JobPaths
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Queueing
 from penstock.policy.kinds.tenants import Quota, Tenant
@@ -25,7 +26,7 @@ from regional_agent.jobs.batches import batch_run
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers_after
-from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line, stored_files
+from tests.support.jobs import JobClient, closed, embeds, input_file, job_store, request_line, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until, until_async
@@ -166,7 +167,7 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
             await release.wait()
         await embeds(e, received, writer)
 
-    async with engine(first_ones) as gpu, serving(tmp_path, gpu, slots=4) as (_, client):
+    async with engine(first_ones) as gpu, serving(tmp_path, gpu, slots=4) as (agent, client):
         batch = await client.started(input_file(2000))
 
         async def has_one() -> bool:
@@ -186,6 +187,12 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
         assert {each["error"]["code"] for each in errors} == {"batch_cancelled"}
         assert sorted(each["custom_id"] for each in output + errors) == sorted(f"r{n}" for n in range(2000))
         assert (await client.http.post(f"/v1/batches/{batch}/cancel")).json()["status"] == "cancelled"
+        # As by a client whose request was read before the end, and executed after it.
+        opened = agent.jobs.stores.opened()
+        assert opened is not None
+        await closed(tmp_path / "store")
+        await opened.batches.cancel(JobPaths("open", batch))
+        assert not stored_files(tmp_path / "store", "cancelled/*")
 
 
 async def test_a_batch_whose_window_has_passed_has_an_error_for_each_open_request(

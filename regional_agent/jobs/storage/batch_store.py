@@ -80,8 +80,11 @@ class BatchStore:
         await self.storage.put_record(paths.claim(claim.number), claim)
 
     async def cancel(self, paths: JobPaths) -> None:
-        """Request the cancellation of a batch."""
+        """Request the cancellation of a job."""
         await self.storage.put(paths.cancellation, b"")
+        if await self.find_end(paths) is not None:
+            # It ended meanwhile, so that nothing else would remove the mark.
+            await self.storage.delete(paths.cancellation)
 
     async def is_cancelled(self, paths: JobPaths) -> bool:
         """Whether cancellation was requested."""
