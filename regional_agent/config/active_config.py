@@ -156,7 +156,9 @@ class ActiveConfig:
     def no_policy_reason(self) -> str:
         """Return why no policy is in force. Called only while none is in force."""
         reason = self.refused
-        if not reason and self._newest is None and self.age_s() < math.inf:
+        if not reason and self.age_s() == math.inf:
+            reason = "the store has not been read; check the way to etcd, its certificate, and etcd_prefix"
+        elif not reason and self._newest is None:
             reason = (
                 f"the store has no plan for region {self._region}; check that the policy contains the region and that a"
                 " control plane is the leader"

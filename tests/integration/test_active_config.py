@@ -79,7 +79,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def test_nothing_is_in_force_before_the_first_publication(start: Start) -> None:
     agent = start(MemoryStore())
     assert (agent.active_config.policy, agent.active_config.plan, agent.active_config.policy_digest) == (None, None, "")
-    assert agent.active_config.no_policy_reason() == "no policy accepted yet"
+    assert agent.active_config.no_policy_reason().startswith("no policy accepted yet: the store has not been read")
     await until(lambda: agent.active_config.age_s() < math.inf)
     assert agent.active_config.refused == ""
     assert "the store has no plan for region here; check that the policy" in agent.active_config.no_policy_reason()
