@@ -49,7 +49,7 @@ class EntryStates:
             return EntryState(RegionState.FAILED)
         pools = self._endpoints.pools
         ready = frozenset(model for model, pool in pools.items() if pool.ready > 0)
-        asleep, burst = frozenset(pools) - ready, frozenset(self._endpoints.burst_pools) - pools.keys()
+        asleep, burst = frozenset(pools) - ready, frozenset(self._endpoints.burst_pools).difference(pools)
         return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools, asleep=asleep, burst=burst)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -15,8 +15,12 @@ from lab.memory_store import MemoryStore
 from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Closed
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.dns.answer_cache import AnswerCache
-from regional_agent.dns.dns_service import DnsService
+from regional_agent.dns.dns_service import DnsService, EntryStates
+from regional_agent.peers.peer_region import PeerRegion
+from tests.support.chats import NOBODY
 from tests.support.planet import MODEL, plan
 from tests.support.wait import until
 
@@ -97,3 +101,29 @@ def test_a_drain_of_a_region_changes_the_basis_of_answers(tmp_path: Path) -> Non
     assert bases[0] != bases[1]
     assert bases[1] == bases[2], "closed to the requests of another region alone"
     assert bases[3] == bases[0]
+
+
+def test_models_that_sleep_and_burst_endpoints_of_the_agent_are_of_the_basis(tmp_path: Path) -> None:
+    pools, burst = (
+        {"awake": SimpleNamespace(ready=1), "asleep": SimpleNamespace(ready=0)},
+        {"awake": None, "rented": None},
+    )
+    endpoints, readiness = SimpleNamespace(pools=pools, burst_pools=burst), SimpleNamespace(shutting_down=False)
+    readiness.not_ready_reason = lambda: None
+    peers = PeerRegion("us-east")
+    others = SimpleNamespace(entry_states=lambda: {"us-east": peers.entry_state(0.0, Failover())})
+    entries = EntryStates("eu-de", cast("Any", readiness), cast("Any", endpoints), cast("Any", others))
+    here = entries.read()["eu-de"]
+    assert (here.ready, here.asleep, here.burst) == ({"awake"}, {"asleep"}, {"rented"})
+    service, _ = dns_service(tmp_path, entries.read)
+    bases = [service._basis()]
+    del pools["asleep"]
+    bases.append(service._basis())
+    del burst["rented"]
+    bases.append(service._basis())
+    models = {"m": ModelReadiness(False, 0.0)}
+    peers.set_addresses([NOBODY])
+    said = ProbeResponse("us-east", "a", models, 0.75, accepts_clients=True, burst_only={"n": (1, 0.0)})
+    peers.answered(NOBODY, said, 0.02, 0.0)
+    bases.append(service._basis())
+    assert len(set(bases)) == 4
