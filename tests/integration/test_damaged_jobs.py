@@ -7,11 +7,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from penstock.jobs.store_paths import JobPaths
+from regional_agent.jobs import job_worker
 from tests.integration.test_async_requests import ended
 from tests.integration.test_batches import serving
-from tests.support.jobs import EMBEDDINGS, embeds, input_file, job_store, request_line, stored_files
+from tests.support.chats import never_responds
+from tests.support.jobs import EMBEDDINGS, closed, embeds, input_file, job_store, request_line, stored_files
 from tests.support.planet import MODEL
 from tests.support.sockets import engine
+from tests.support.wait import until
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,24 @@ async def test_an_asynchronous_request_without_its_body_fails(tmp_path: Path) ->
             "failed",
             "the body of the request is no longer in the store",
         )
+
+
+async def test_what_is_left_of_a_job_without_a_record_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_worker, "MISSING_S", 0.0)
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        monkeypatch.setattr(job_worker, "MAX_BATCHES", 0)
+        batch = await client.started(input_file(1))
+        opened = agent.jobs.stores.opened()
+        assert opened is not None
+        paths = JobPaths("open", batch)
+        # As by an operator who removes the folder of a tenant.
+        await opened.batches.storage.delete(paths.record)
+        await opened.batches.cancel(paths)
+        monkeypatch.setattr(job_worker, "MAX_BATCHES", 32)
+        agent.jobs.worker.wake()
+        await closed(tmp_path / "store")
+        await until(lambda: not stored_files(tmp_path / "store", f"*{batch}*"))
