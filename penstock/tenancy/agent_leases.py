@@ -189,6 +189,6 @@ class AgentLeases:
             return True
         if (use.used, use.unspent, use.rate_per_s) != (last.used, last.unspent, last.rate_per_s):
             return True
-        if (use.period, use.epoch) != (last.period, last.epoch):
+        if (use.period, use.epoch, use.wanted) != (last.period, last.epoch, last.wanted):
             return True
         return abs(use.demand_per_s - last.demand_per_s) > SMALL_CHANGE * max(use.demand_per_s, last.demand_per_s)

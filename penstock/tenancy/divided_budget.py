@@ -231,7 +231,7 @@ class DividedBudget:
             return
         if not account.is_silent:
             self.expired += account.held
-            account.is_silent = True
+            account.is_silent, account.wanted = True, 0
             self.silent += 1
             share = self.rate(0.0) / agents if not self.is_money else 0.0
             self.announce_rate(account, max(account.rate_in_force, share))
@@ -376,7 +376,11 @@ class DividedBudget:
         """Return the agents that hold clearly more than their part, which another agent could use; while requests wait
         for places, all that had some: what is free by now, they tell."""
         if self.wanted():
-            return [agent for agent, each in self.accounts.items() if not each.wanted and (each.held or each.used)]
+            return [
+                agent
+                for agent, each in self.accounts.items()
+                if (each.held or each.used) and not (each.wanted or each.is_silent)
+            ]
         smallest = min((account.request for account in self.accounts.values()), default=0.0)
         if self.held < smallest:
             return []

@@ -317,7 +317,7 @@ class FleetBudgets:
         return not account.wanted or all(
             self._exchanges[name].received_at >= account.wanted_at
             for name, other in budget.accounts.items()
-            if other.used and other is not account
+            if other.used and not other.is_silent and other is not account
         )
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:

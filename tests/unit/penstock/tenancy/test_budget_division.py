@@ -223,6 +223,26 @@ def test_places_are_where_requests_arrive(places: int, clients: int, gap_s: floa
     assert max(waits) <= 1.0, "as long as requests wait"
 
 
+def test_requests_that_wait_at_an_agent_without_a_leader_keep_no_place_from_others() -> None:
+    budget = Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0)
+    fleet = fleet_with(budget)
+    key = key_of(budget.unit)
+    cut, other = fleet.agents["eu/a"], fleet.agents["us/e"]
+    while len(other.meters) == 0 or other.meters[key].used < 20.0:
+        other.take(key, budget, fleet.now)
+        fleet.advance()
+    assert not cut.take(key, budget, fleet.now)
+    fleet.advance()
+    assert fleet.leader is not None
+    divided = fleet.leader.budgets[key]
+    assert divided.wanted() == 1.0
+    for _ in range(200):
+        fleet.advance(cut={"eu/a"})
+    assert divided.accounts["eu/a"].is_silent
+    assert divided.wanted() == 0.0
+    assert "eu/a" not in divided.holders(0.0)
+
+
 def test_money_is_used_up_and_not_exceeded() -> None:
     budget = Budget(BudgetUnit.MONEY_PER_DAY, 100.0)
     key = key_of(budget.unit)
