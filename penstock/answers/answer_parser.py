@@ -34,7 +34,7 @@ from penstock.answers.held_text import (
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, announces
-from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record, may_finish
+from penstock.answers.stream_ends import awaited_ends, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, is_empty, members_of
 from penstock.answers.values import (
@@ -113,8 +113,8 @@ class AnswerParser:
         """Whether the answer has begun and not ended, and is the only one, so that not every record is read."""
         self._has_answer = False
         """Whether a record of the route's answers has arrived, and not only records of unknown form."""
-        self._awaits_end = kind == JSON
-        """Whether each whole response of the format has an end, and no finish reason has arrived."""
+        self._awaited_ends = int(kind == JSON)
+        """Number of answers whose finish reason has not arrived, if each whole response of the format has an end."""
         self.choices = 1
         """Number of answers requested at once; set by the caller. The finish reason of one does not end the others."""
 
@@ -152,8 +152,7 @@ class AnswerParser:
     @property
     def is_short(self) -> bool:
         """Whether a response that `finish` has read lacks the end that shows that it is whole."""
-        is_known = self.needs_end and self._awaits_end and not self.is_unreadable
-        return is_known and not self.is_finished
+        return self.needs_end and self._awaited_ends > 0 and not (self.is_unreadable or self.is_finished)
 
     @property
     def is_unreadable(self) -> bool:
@@ -235,7 +234,7 @@ class AnswerParser:
             self.error = self.error or NO_ANSWER
         if complete and self.needs_json and not (is_json or self.is_unreadable):
             self.error = self.error or NOT_JSON
-        all_ended = complete or self.choices == 1 or self._usage.has_final
+        all_ended = (complete and not self._awaited_ends) or self.choices == 1 or self._usage.has_final
         if not self.finish_reason and all_ended and self._last:
             self._read_finish(last_record(self._last, lines=lines))
         is_empty = self.between_records or (self.is_beginning and not self.ended)
@@ -302,7 +301,8 @@ class AnswerParser:
             self._may_be_plain = self._has_answer and self._counts_by_event()
         finishes = may_finish(data) is not None
         if self.needs_end and (first or finishes):
-            self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
+            before = self.choices if first else self._awaited_ends
+            self._awaited_ends = awaited_ends(members_of(data), before, first=first)
         if self.choices > 1 and finishes:
             self._last = event
             self.finish_reason = cut_reason_in(data) or self.finish_reason
@@ -424,7 +424,7 @@ class AnswerParser:
         if is_whole and self.needs_answer and not self._format.is_reduced_answer(reducer):
             self.error = (None if fields is None else error_in(fields)) or NO_ANSWER
         if fields is not None:
-            self._awaits_end = self._awaits_end or (self.needs_end and defines_end(fields))
+            self._awaited_ends = self._awaited_ends or (self.choices if self.needs_end and defines_end(fields) else 0)
             self._read_fields(fields, counts=self._kind != JSON)
         elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
             self._read_answers(answers, is_whole=self._kind == JSON and not reducer.is_partial)

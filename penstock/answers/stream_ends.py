@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.answers.event_splitter import event_fields
 from penstock.answers.usage_reader import Fields, members_of
-from penstock.answers.values import finish_reason_in
+from penstock.answers.values import finished_in
 
 _FIRST_OF_ANTHROPIC: Final = b'"message_start"'
 _OF_RESPONSES: Final = b'"response.'
@@ -25,17 +25,17 @@ may_finish: Final = re.compile(rb'_reason"\s*:\s*(?:"[^"]|\{)').search
 """Finds what each record with a finish reason contains. In generated text, the quotes would be escaped."""
 
 
-def awaits_end(record: Fields | None, *, first: bool, awaited: bool) -> bool:
-    """Whether the stream is not whole after a record: its format defines an end, and no finish reason has arrived.
+def awaited_ends(record: Fields | None, awaited: int, *, first: bool) -> int:
+    """The number of answers that have no finish reason after a record; 0 if the format of the stream defines no end.
 
     Args:
         record: None if it is no JSON object.
+        awaited: the number before the record.
         first: whether it is the first record, which shows the format.
-        awaited: the result for the record before it.
     """
-    if record is None:
-        return awaited and not first
-    return (defines_end(record) if first else awaited) and not finish_reason_in(record)
+    if record is None or (first and not defines_end(record)):
+        return 0 if first else awaited
+    return max(0, awaited - finished_in(record))
 
 
 def defines_end(first: Fields) -> bool:

@@ -116,6 +116,14 @@ def finish_reason_in(fields: Fields) -> str:
     return _text_at(fields, "done_reason") or _text_at(fields, "stop_reason")
 
 
+def finished_in(fields: Fields) -> int:
+    """The number of answers whose finish reason a record states."""
+    raw = fields.get("choices")
+    choices = list_of(bytes(raw), MAX_CHOICES) if raw is not None else None
+    members = [members_of(choice) for choice in choices or ()]
+    return len([each for each in members if each and _text_at(each, "finish_reason")]) or finish_reason_in(fields) != ""
+
+
 def cut_reason_in(data: bytes) -> str:
     """The finish reason in a record if the engine cut the answer; else empty."""
     fields = members_of(data)

@@ -129,3 +129,24 @@ def test_a_finish_reason_at_the_beginning_of_a_whole_answer_is_not_its_end(
         reader.feed(whole[: len(whole) - missing].encode())
         reader.finish(complete=needs_end)
         assert (reader.is_finished, reader.is_short) == (missing == 0, needs_end and missing == 1)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("finished", [0, 1, 2])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_close_is_the_end_of_several_answers_once_all_have_a_finish_reason(
+    finished: int, *, merged: bool, done: bool
+) -> None:
+    reader = parser(choices=2)
+    reader.needs_end = True
+    ends = [{"index": index, "delta": {}, "finish_reason": "stop"} for index in range(finished)]
+    events = [
+        word(0),
+        word(1),
+        *([event({"choices": ends})] if merged else [event({"choices": [end]}) for end in ends]),
+    ]
+    for body in (*events, *([event("[DONE]").replace(b'"', b"")] if done else [])):
+        relayed(reader, body)
+    reader.finish(complete=True)
+    assert reader.is_short == (finished < 2 and not done)
+    assert reader.delivered == 2
