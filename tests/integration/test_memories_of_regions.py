@@ -16,7 +16,7 @@ from tests.integration.test_model_memory import OTHER, OllamaHost, chat
 from tests.support.agent_processes import AgentProcess, publish
 from tests.support.planet import MODEL, policy
 from tests.support.small_http import Headers
-from tests.support.wait import PATIENCE_S, until, until_async
+from tests.support.wait import PATIENCE_S, until_async
 
 REGIONS = ("eu-de", "eu-es")
 
@@ -61,6 +61,7 @@ async def test_the_last_copy_stays_in_one_of_two_regions_that_load_the_same_mode
                 await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
             entries = [f"http://{agent.faces()['traffic']}/v1/chat/completions" for agent in agents]
 
+            # The first requests arrive before the second probe of an endpoint.
             async def statuses(model: str) -> set[int]:
                 """Of requests to both regions at once."""
                 found = await asyncio.gather(*(http.post(entry, content=chat(model)) for entry in entries * 3))
@@ -69,12 +70,6 @@ async def test_the_last_copy_stays_in_one_of_two_regions_that_load_the_same_mode
             async def is_served() -> bool:
                 return await statuses(OTHER) == {200}
 
-            def knows_what_sleeps(agent: AgentProcess) -> bool:
-                (endpoint,) = agent.status()["endpoints"]
-                return bool(endpoint["loaded"] == [MODEL])
-
-            for agent in agents:
-                await until(lambda agent=agent: knows_what_sleeps(agent))  # type: ignore[misc]
             # A region that keeps the last copy of the other model serves this one as soon as the other region does.
             await until_async(is_served)
             for model in (MODEL, OTHER) * 5:
