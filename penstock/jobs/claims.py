@@ -26,7 +26,7 @@ LOST_S: Final = 120.0
 
 MAX_UNSEEN_S: Final = 40.0
 """Time (s) of a pause between two looks at a value that counts as time without a change: slightly more than the longest
-interval of looks. While a store is lost, nobody can change its objects."""
+interval of looks. While a store is lost, no agent can change its objects."""
 
 MAX_TRACKED: Final = 10_000
 """Values whose last change an agent remembers."""
