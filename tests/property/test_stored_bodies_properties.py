@@ -52,12 +52,10 @@ class SlowStorage:
         self.sizes.pop(path, None)
 
 
-@given(
-    st.integers(1, 6),
-    st.integers(100, 1000),
-    st.randoms(use_true_random=False),
-)
-def test_agents_exceed_the_bound_by_a_hundredth_or_one_response_each(agents: int, responses: int, rng: Random) -> None:
+@given(st.integers(1, 6), st.integers(100, 1000), st.integers(0, 2**32))
+def test_agents_exceed_the_bound_by_a_hundredth_or_one_response_each(agents: int, responses: int, seed: int) -> None:
+    # No generator of hypothesis, whose end of an example would leave coroutines that nothing awaits.
+    rng = Random(seed)
     storage, fleet = SlowStorage(rng), replace(policy(), job_stores=(job_store(Path("/unused")),))
     opened = SimpleNamespace(files=SimpleNamespace(storage=storage))
     stores: Any = SimpleNamespace(region="eu-de", opened=lambda: opened)
