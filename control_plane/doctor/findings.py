@@ -13,10 +13,10 @@ MAX_SKEW_S = 5.0
 SOON_S = 14 * 86_400.0
 """Time (s) before the end of a certificate from which on it is reported."""
 
-_DAY_S = 86_400.0
-
-
 SYNCHRONISE = "synchronise both with NTP: certificates and signatures depend on the time"
+"""What to do about clocks that differ."""
+
+_DAY_S = 86_400.0
 
 
 class Severity(StrEnum):

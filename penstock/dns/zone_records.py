@@ -17,8 +17,8 @@ SERIAL = 1
 REFRESH_S, RETRY_S, EXPIRE_S = 3600, 600, 86_400
 """Times (s) of the SOA record for secondary servers, which zones do not have."""
 
-
 ADDRESS_TYPES: Final = ("A", "AAAA")
+"""Types of records with addresses."""
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -126,7 +126,6 @@ class BudgetExchange:
         body = msgspec.msgpack.encode(request)
         message = Message(budget_exchange.PATH, Purpose.BUDGET_USES, body)
         sending = asyncio.ensure_future(self._link.send(target, message, TIMEOUT_S + request.wait_s))
-        is_left = False
         try:
             if request.wait_s:
                 wanted = asyncio.ensure_future(self._wanted.wait())
@@ -135,12 +134,11 @@ class BudgetExchange:
                 finally:
                     wanted.cancel()
                 if not sending.done():
-                    is_left = True
                     self._leave(sending)
                     return None
             answer = await sending
         finally:
-            if not is_left:
+            if sending is not self._left:
                 sending.cancel()
         return open_answer(answer.body, content_digest(body), answer.session)
 

@@ -79,6 +79,7 @@ class TenantBudgets:
         self._agents_in = agents_in
         self.wall_clock = wall_clock
         self.max_wait_s = MAX_LEASE_WAIT_S
+        """Time (s) for which a request waits for leases; tests may lengthen it."""
         self._meters: dict[BudgetKey, BudgetMeter] = {}
         self._senders: dict[tuple[str, str], SenderBudgets] = {}
         self._ended: dict[tuple[BudgetKey, int], BudgetUse] = {}
