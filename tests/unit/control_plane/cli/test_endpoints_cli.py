@@ -24,7 +24,7 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
         msgspec.structs.replace(endpoint("gpu-1", EndpointCondition.EJECTED), reason="requests failed"),
         endpoint("gpu-2", EndpointCondition.WARMING),
         msgspec.structs.replace(endpoint("gpu-3"), address="[fe80::1]:8000", zone="", models=("other",)),
-        endpoint("gpu-4"),
+        msgspec.structs.replace(endpoint("gpu-4", EndpointCondition.DOWN), reason="connection refused"),
     )
     body, headers = packed(msgspec.structs.replace(report("eu-de"), endpoints=rows, endpoints_omitted=2))
     assert penstock("endpoints").exit_code == 0
@@ -41,6 +41,8 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
         "ejected",
         "7/25",
         "requests failed",
+        "down",
+        "connection refused",
         "throttled",
     ):
         assert word in table.stdout, word
