@@ -20,9 +20,8 @@ MAX_ERROR = 0.01
 TIGHTEST_AT = 30.0
 """Number of values near which the bound is tightest, relative to one that is right for a single comparison."""
 
-
-MIN_PART = 5
-"""Minimum number of values of a share that is greater: the deviation of fewer is unreliable."""
+MIN_VALUES = 5
+"""Minimum number of values by which a mean or a share is greater: the deviation of fewer is unreliable."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -36,12 +35,15 @@ class Sample(msgspec.Struct, frozen=True):
     def of(cls, count: int, total: float, squares: float) -> Sample:
         """Returns the moments of values by their sum and the sum of their squares.
 
-        An agent of an earlier release reports no squares. Its variance is 0, so that any difference counts.
+        The variance of fewer than MIN_VALUES values is unknown: infinite, so that no difference counts. An agent of an
+        earlier release reports no squares. Its variance is 0, so that any difference counts.
         """
         if count == 0:
             return cls(0, 0.0, 0.0)
         mean = total / count
-        return cls(count, mean, max(0.0, squares / count - mean * mean) * count / max(1, count - 1))
+        if count < MIN_VALUES:
+            return cls(count, mean, inf)
+        return cls(count, mean, max(0.0, squares / count - mean * mean) * count / (count - 1))
 
     @classmethod
     def of_share(cls, part: int, count: int) -> Sample:
@@ -69,7 +71,7 @@ def is_greater(one: Sample, other: Sample, pooled_variance: float | None = None)
 
 def share_is_greater(part: int, count: int, other_part: int, other_count: int) -> bool:
     """Returns whether a share of one sample is greater than that of another by more than chance explains."""
-    if part < MIN_PART:
+    if part < MIN_VALUES:
         return False
     total = count + other_count
     share = (part + other_part) / total if total else 0.0
@@ -80,7 +82,7 @@ def share_is_greater(part: int, count: int, other_part: int, other_count: int) -
 def share_is_above(part: int, count: int, share: float) -> bool:
     """Returns whether a share of a sample is greater than a known share by more than chance explains."""
     known = Sample(inf, share, 0.0)
-    return part >= MIN_PART and is_greater(Sample.of_share(part, count), known, share * (1.0 - share))
+    return part >= MIN_VALUES and is_greater(Sample.of_share(part, count), known, share * (1.0 - share))
 
 
 def mean_is_above(sample: Sample, mean: float) -> bool:

@@ -31,18 +31,28 @@ class Growing:
 
 
 def found_at(seed: int, factor: float, most: int) -> int | None:
-    """The number of values at which the new sample is greater, asked after each value from the twentieth."""
+    """The number of values at which the new sample is greater, asked after each value."""
     rng = random.Random(seed)
     old, new = Growing(rng, 1.0), Growing(rng, factor)
     for count in range(1, most + 1):
         usual, now = old.grow(), new.grow()
-        if count >= 20 and is_greater(now, usual):
+        if is_greater(now, usual):
             return count
     return None
 
 
 def test_equal_samples_do_not_differ_however_often_they_are_compared() -> None:
     assert [found_at(seed, 1.0, 400) for seed in range(50)] == [None] * 50
+
+
+@pytest.mark.parametrize("values", [1, 4])
+def test_fewer_than_five_values_decide_nothing(values: int) -> None:
+    few, many = Sample.of(values, 100.0 * values, 10_000.0 * values), Sample.of(100, 100.0, 100.0)
+    assert not is_greater(few, many)
+    assert not is_greater(few, Sample.of(values, values, values))
+    assert not is_greater(Sample.of(100, 10_000.0, 1_000_000.0), Sample.of(values, values, values))
+    assert not mean_is_above(few, 1.0)
+    assert is_greater(Sample.of(5, 500.0, 50_000.0), many), "equal values without a spread"
 
 
 def test_a_difference_is_found() -> None:
