@@ -110,8 +110,8 @@ class ChangeDetector:
         if not journal.informer.synced:
             return
         try:
-            events = [*self._decisions(now), *await self._audit_events(now.audited), *self._region_events(now)]
-            events += self._plan_events(now, at_once=any(kind is EventKind.REGION for kind, _ in events))
+            events = [*self._decisions(now), *await self._audit_events(now.audited)]
+            events += [*self._region_events(now), *self._plan_events(now)]
             if events:
                 await journal.write(events, now.epoch, now.at)
         except StoreError:
@@ -165,8 +165,8 @@ class ChangeDetector:
                 events.append((EventKind.REGION, {"region": region, "before": before, "after": state.value}))
         return events
 
-    def _plan_events(self, now: StateSnapshot, *, at_once: bool) -> list[tuple[EventKind, Any]]:
-        step = self._history.next_step(now.plans, now.at, now.member.name, _circumstances(now), at_once=at_once)
+    def _plan_events(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:
+        step = self._history.next_step(now.plans, now.at, now.member.name, _circumstances(now))
         return [(EventKind.PLAN, msgspec.to_builtins(step))] if step is not None else []
 
 

@@ -33,7 +33,11 @@ MAX_CIRCUMSTANCES = 20
 
 BURST, BURST_S = 5, 50.0
 """Maximum number of steps, and the period (s) to which it applies: continued small movements of shares are merged into
-one step. A step that follows a change of a region's state, of policy or of leader is written at once."""
+one step. A step that follows a change of circumstances, of policy or of leader is written at once."""
+
+SETTLING = 3
+"""Number of steps that are written at once after a change of circumstances: the first plans can be ones that the leader
+computed before the override was set or the region failed."""
 
 
 class PlanStep(msgspec.Struct, frozen=True):
@@ -160,8 +164,6 @@ class PlanHistory:
         now: float,
         leader: str,
         circumstances: Iterable[str],
-        *,
-        at_once: bool = False,
     ) -> PlanStep | None:
         """Return the next step for the journal; None if nothing changed or the change can wait.
 
@@ -170,7 +172,6 @@ class PlanHistory:
             now: Unix time, in seconds.
             leader: name of the leader.
             circumstances: regions that are not healthy, and overrides, as phrases.
-            at_once: whether the step must not wait, because of an event that operators will examine.
         """
         if not slices or self._last_arcs is None:
             return None
@@ -179,11 +180,12 @@ class PlanHistory:
         digest = max(digests, key=lambda digest: (digests[digest], digest))
         last = next(reversed(self._steps.values()), None)
         changes = self._changes(slices)
+        phrases = tuple(circumstances)[:MAX_CIRCUMSTANCES]
         if last is not None:
             same_rule = (last.policy_digest, last.epoch) == (digest, newest.epoch)
             if same_rule and not changes:
                 return None
-            if same_rule and not at_once and not self._has_room(now):
+            if same_rule and not self._is_settling(phrases) and not self._has_room(now):
                 return None
         example = next(plan for plan in slices.values() if plan.policy_digest == digest)
         return PlanStep(
@@ -195,9 +197,12 @@ class PlanHistory:
             last.generation if last is not None else 0,
             changes[:MAX_CHANGES],
             len(changes[MAX_CHANGES:]),
-            tuple(circumstances)[:MAX_CIRCUMSTANCES],
+            phrases,
             example.provenance,
         )
+
+    def _is_settling(self, circumstances: tuple[str, ...]) -> bool:
+        return any(step.circumstances != circumstances for step in list(self._steps.values())[-SETTLING:])
 
     def _has_room(self, now: float) -> bool:
         recent = list(self._steps.values())[-BURST:]

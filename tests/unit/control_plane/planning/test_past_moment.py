@@ -20,8 +20,8 @@ def past() -> KeptPast:
     history.begin({})
     leader = Leader(history)
     leader.look(slices(10, 1.0))
-    leader.look(slices(20, 0.5), at_once=True)
-    leader.look(slices(30, 0.25), at_once=True)
+    leader.look(slices(20, 0.5))
+    leader.look(slices(30, 0.25))
     return KeptPast(history, EventLog(lambda: 0.0))
 
 

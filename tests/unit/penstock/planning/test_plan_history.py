@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_history import BURST, BURST_S, MAX_CHANGES, MAX_CIRCUMSTANCES, PlanHistory, PlanStep
+from penstock.planning.plan_history import (
+    BURST,
+    BURST_S,
+    MAX_CHANGES,
+    MAX_CIRCUMSTANCES,
+    SETTLING,
+    PlanHistory,
+    PlanStep,
+)
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
 
@@ -25,9 +33,9 @@ class Leader:
         self.history = history
         self.number = 0
 
-    def look(self, plan: dict[str, RegionPlan], at_once: bool = False) -> PlanStep | None:
+    def look(self, plan: dict[str, RegionPlan], circumstances: tuple[str, ...] = ("b is failed",)) -> PlanStep | None:
         now = max(plan_slice.made_at for plan_slice in plan.values())
-        step = self.history.next_step(plan, now, "north", ("b is failed",), at_once=at_once)
+        step = self.history.next_step(plan, now, "north", circumstances)
         if step is not None:
             self.number += 1
             self.history.keep(self.number, step)
@@ -125,11 +133,16 @@ def test_shares_that_keep_moving_are_reported_together(leader: Leader) -> None:
     assert leader.look(slices(int(BURST_S) + 2, 0.05)) is not None, "as the second of the first ones is old enough"
 
 
-def test_failures_and_drains_are_reported_at_once(leader: Leader) -> None:
+def test_the_plans_after_a_failure_or_an_override_are_reported_at_once(leader: Leader) -> None:
     for at in range(1, BURST + 1):
         leader.look(slices(at, 1.0 - at / 100))
-    assert leader.look(slices(BURST + 1, 0.2)) is None
-    assert leader.look(slices(BURST + 1, 0.2), at_once=True) is not None
+    assert leader.look(slices(BURST + 1, 0.9)) is None
+    drained = ("b is failed", "drain of a by duty: new racks")
+    # The plan in force when an override is set is one that was computed without it.
+    reported = [leader.look(slices(BURST + 1 + at, 0.9 - at / 10), drained) for at in range(SETTLING + 1)]
+    assert [step is not None for step in reported] == [True] * SETTLING + [False]
+    assert SETTLING == 3
+    assert leader.look(slices(BURST + 9, 0.9)) is not None, "the drain has ended"
 
 
 def test_steps_are_bounded_and_the_rest_follows_in_later_steps() -> None:
