@@ -25,6 +25,7 @@ from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 from tests.support.tiers import TIERS
+from tests.support.wait import until_async
 from tests.ui import large_fleet_checks, planet_checks, report_checks
 from tests.ui.checks import OUT, PATIENCE_MS, opened
 from tests.ui.tenant_checks import tenants
@@ -99,6 +100,17 @@ async def lift_all(planet: Planet, token: str) -> None:
             (await http.delete(path, params={"reason": "a test"}, headers=match)).raise_for_status()
 
 
+async def has_plan_of(planet: Planet, token: str, kind: str) -> bool:
+    """Whether a plan that an override of that kind changed is kept, for the check of the past."""
+    (where,) = control_plane_urls(planet.topology, planet.ports).values()
+    async with httpx.AsyncClient(base_url=where, headers={"authorization": f"Bearer {token}"}) as http:
+        for plan in (await http.get("/v1/plans")).json()["items"]:
+            is_of = any(each.startswith(kind) for each in plan["circumstances"])
+            if is_of and '"failover"' in (await http.get(f"/v1/plans/{plan['generation']}")).text:
+                return True
+    return False
+
+
 def candidate_files() -> list[Path]:
     """The files of the policy that was rolled back, which differs from the one in force."""
     return sorted(POLICY.glob("*.yaml"))
@@ -156,6 +168,7 @@ async def fail_over(page: Page, planet: Planet, token: str) -> None:
     await page.click("nav >> text=Now")
     await expect(page.locator(".map .arc.override").first).to_be_attached(timeout=PATIENCE_MS)
     await page.screenshot(path=OUT / "override.png", full_page=True)
+    await until_async(lambda: has_plan_of(planet, token, "fail_over"))
     await page.click("nav >> text=Change")
     await act(page, "Lift…", "Lift", "engines are replaced", expected="corrupt responses")
     await expect(page.get_by_role("button", name="Lift…")).to_have_count(0, timeout=PATIENCE_MS)
