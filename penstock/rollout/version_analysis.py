@@ -105,15 +105,15 @@ def findings(rollout: ModelRollout, results: Comparison, *, needed: int | None =
     else:
         usual, baseline = results.before, BEFORE
     new, known = results.new, usual.requests if usual.requests.ended >= enough else None
-    if known is not None and min(new.requests.begun, known.begun) < enough:
-        known = msgspec.structs.replace(known, begun=0, first_byte_s=0.0)
     max_increase, max_factor = rollout.max_failure_increase, rollout.max_first_byte_factor
     found = exceeded(new.requests, known, baseline, max_increase, max_factor, enough)
-    if min(new.timed, usual.timed) >= enough:
+    # Of however few requests the engine measured times and lengths: whether they suffice is a question of chance.
+    is_compared = known is not None and new.requests.ended >= enough
+    if is_compared and new.timed and usual.timed:
         text = "mean time per output token is {:.4f} s, {:.4f} s " + baseline
         time, usual_time = (Sample.of(each.timed, each.token_s, each.token_s2) for each in (new, usual))
         found += greater_mean(time, usual_time, rollout.max_token_time_factor, text)
-    if min(new.answers, usual.answers) >= enough:
+    if is_compared and new.answers and usual.answers:
         length, usual_length = (
             Sample.of(each.answers, each.answer_tokens, each.answer_tokens2) for each in (new, usual)
         )

@@ -101,6 +101,32 @@ def test_what_chance_or_the_limits_permit_is_no_regression(new: VersionCounts) -
     assert observe(state, ROLLOUT, evidence(counts(1500, failed=100), new), 12.0) == state
 
 
+def few_timed(ended: int, of_these: int, time_s: float, length: float) -> VersionCounts:
+    """Requests of which few are streams, and of which the engine reports the lengths of few answers."""
+    timed, spread = of_these, 1.01
+    requests = RequestCounts(ended, 0, timed, timed * time_s, timed * time_s**2 * spread)
+    tokens = timed * length
+    return VersionCounts(
+        requests, timed, timed * time_s / 9, timed, round(tokens), timed * (time_s / 9) ** 2 * spread, tokens * length
+    )
+
+
+def test_times_and_lengths_are_judged_however_few_of_the_requests_have_them() -> None:
+    state, usual = at_first_step(), counts(500)
+    usual += few_timed(1000, 50, 0.2, 100.0)
+    slow = evidence(usual, few_timed(100, 20, 0.9, 100.0))
+    after = observe(state, ROLLOUT, slow, 40.0)
+    assert after.why == "mean time to first byte is 0.900 s, 0.200 s of the old version at the same time"
+    only_long = observe(state, ROLLOUT, evidence(usual, few_timed(100, 20, 0.2, 900.0)), 40.0)
+    assert only_long.why == "mean length of an answer is 900 tokens, 100 of the old version at the same time"
+    one_slow = evidence(usual, few_timed(100, 1, 0.9, 100.0))
+    assert observe(state, ROLLOUT, one_slow, 40.0) == state, "one stream decides nothing, and no step follows it"
+    unmet = [each.text for each in conditions(state, ROLLOUT, one_slow, 40.0) if not each.is_met]
+    assert unmet[0].startswith("mean time to first byte is 0.900 s")
+    alike = observe(state, ROLLOUT, evidence(usual, few_timed(100, 20, 0.2, 100.0)), 40.0)
+    assert alike.phase is ModelPhase.WATCH
+
+
 def test_a_step_waits_for_requests_that_decide_whether_a_difference_is_chance() -> None:
     state, slightly_worse = at_first_step(), evidence(counts(1500, failed=100), counts(100, failed=13))
     assert observe(state, ROLLOUT, slightly_worse, 60.0) == state
