@@ -25,7 +25,7 @@ def region_file(name: str, place: Place) -> str:
 def models_file(models: Sequence[str]) -> str:
     """Return the documents of models."""
     return _documents(
-        "Models that clients may request, by the names that engines serve. Costs and time limits have defaults.",
+        "Models that clients may request, by the names that engines serve. Time limits and costs have defaults.",
         *({"kind": "Model", "name": model} for model in models),
     )
 

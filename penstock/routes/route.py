@@ -120,6 +120,11 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
     tensors: Pointers = ()
     """Array of tensors, each with a `shape` (Open Inference Protocol)."""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the requests cost tokens: they limit generated tokens, or have a prompt and generate nothing."""
+        return self.max_tokens != () or (self.prompt != () and not self.generates)
+
 
 NO_TOKENS: Final = CostFields(generates=False, uses_tokens=False)
 """The cost of requests that only read or cancel what exists."""

@@ -1,5 +1,5 @@
-"""Warnings: rules and pools without effect, past events, maintenance windows that together empty a residency class or a
-DNS name."""
+"""Warnings: rules, pools and prices without effect, past events, maintenance windows that together empty a residency
+class or a DNS name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 from penstock.dns.permitted_regions import permitted_regions
 from penstock.overrides.maintenance import Occurrence, occurrences
+from penstock.policy.adapter_patterns import matches
+from penstock.policy.kinds.models import UNSTATED_COST, CostUnit
 from penstock.policy.kinds.operations import PERIOD_S, MaintenanceWindow, Recurrence
 from penstock.policy.model_versions import reserved_model
 from penstock.policy.policy import Policy
@@ -44,6 +46,19 @@ def pool_warnings(policy: Policy) -> Iterator[str]:
             served_by = reserved_model(versions, sender)
             if served_by is not None and not is_open_to(policy.models[served_by], sender):
                 yield f"{versions.name} is served to {sender.name} by {served_by}, which {sender.name} may not use"
+
+
+def price_warnings(policy: Policy) -> Iterator[str]:
+    """Warnings about prices of units that requests do not have, since they cost tokens."""
+    for model in policy.models.values():
+        costs_tokens = model.cost.unit is CostUnit.TOKEN or model.cost == UNSTATED_COST
+        for prices in policy.prices or ():
+            price = next((each for each in prices.models if matches(each.model, model.name)), None)
+            if costs_tokens and price is not None and price.per_unit:
+                yield (
+                    f"prices {prices.name}: per_unit has no effect on texts of model {model.name}, which cost tokens;"
+                    " use per_request, or state the cost of the model"
+                )
 
 
 def event_warnings(policy: Policy, now: float) -> Iterator[str]:

@@ -36,10 +36,15 @@ _PROMPTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 def work_estimate_of(
     request: Request, fields: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
 ) -> WorkEstimate:
-    """Estimate the work of a request, and compute its cache keys, from the part of the request that has arrived."""
-    model, route = fields.model, request.route
+    """Estimate the work of a request, and compute its cache keys, from the part of the request that has arrived.
+
+    Args:
+        cost: of the model, by policy.
+    """
+    model, cost_fields = fields.model, _NO_COST if request.route is None else request.route.cost
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
-    inputs = cost_inputs(_NO_COST if route is None else route.cost, fields.values, cost.unit, size_bytes)
+    cost = cost.on_route(cost_fields)
+    inputs = cost_inputs(cost_fields, fields.values, cost.unit, size_bytes)
     if cost.unit is _TOKEN and (len(request.body) > LARGE_BODY_BYTES or model in expectations.linked_images):
         media = media_in(request.body)
         if media is not None:

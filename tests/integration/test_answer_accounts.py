@@ -22,7 +22,7 @@ from penstock.answers.answer_parser import EVENTS, JSON, AnswerParser
 from penstock.answers.held_text import MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
-from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.models import UNSTATED_COST, Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
@@ -95,10 +95,13 @@ def metered(agent: Agent) -> tuple[int, int, int, int]:
     return a, b, c, d
 
 
-def meter(agent: Agent) -> None:
-    """Count the cost of the model in tokens, and the usage of the tenant."""
+TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
+
+
+def meter(agent: Agent, cost: Cost = TOKENS) -> None:
+    """Set the cost of the model, by default of tokens, and count the usage of the tenant."""
     policy = agent.config.policy
-    model = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
+    model = replace(policy.models[MODEL], cost=cost)
     agent.config.policy = replace(policy, models={**policy.models, MODEL: model})
     agent.metrics.usage.use_names(["open"], {MODEL: 1.0})
 
@@ -402,13 +405,14 @@ async def test_the_usage_that_the_agent_asks_for_is_hidden_from_clients_that_acc
         assert compressed.body == encode(b"".join([*WORDS, REPORT, DONE]))
 
 
-async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_cost", [True, False])
+async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path, *, has_cost: bool) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with (
         engine(streams(*WORDS[:3], ends=False)) as gpu,
         running_agent(tmp_path, [gpu.address], access_log=log) as agent,
     ):
-        meter(agent)
+        meter(agent, TOKENS if has_cost else UNSTATED_COST)
         client = await RawClient.connect(agent.traffic)
         client.send(post(body_of(STREAM)))
         await client.head()

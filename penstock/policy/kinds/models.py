@@ -26,7 +26,7 @@ from penstock.policy.fields import (
 from penstock.policy.kinds.on_demand import OnDemand
 from penstock.policy.kinds.warm_up import WarmUp
 from penstock.policy.service_objective import ServiceObjective
-from penstock.routes.route import Timeouts
+from penstock.routes.route import CostFields, Timeouts
 
 
 class CostUnit(StrEnum):
@@ -50,6 +50,20 @@ class Cost(PolicyStruct, frozen=True):
     output_unit_s: Annotated[float, bounds(gt=0, le=3600), REQUIRED] = 5.0
     """Time (s) for one unit of output: a generated token, a megapixel step, a second of speech, a tensor element, a
     request."""
+
+    def on_route(self, fields: CostFields) -> Cost:
+        """The cost of requests with these fields: of tokens if no cost is stated and the requests are of text."""
+        if self.unit is _REQUEST and fields.is_text and self == UNSTATED_COST:
+            return TOKEN_COST
+        return self
+
+
+_REQUEST: Final = CostUnit.REQUEST
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+UNSTATED_COST: Final = Cost()
+TOKEN_COST: Final = Cost(CostUnit.TOKEN, input_unit_s=0.000031, output_unit_s=0.0069)
+"""Tokens of a model of 8 billion parameters in 16 bits on an H100."""
 
 
 class Scaling(PolicyStruct, frozen=True):
@@ -156,7 +170,9 @@ class Model(PolicyStruct, frozen=True):
     response_bytes: Annotated[float, bounds(ge=0, le=1e9)] = 4_000.0
     """Mean size (bytes) of a response body: egress of the serving region."""
     cost: Cost = Cost()
-    """Cost of the model's requests for an endpoint; used to select the endpoint with the least expected work."""
+    """Cost of the model's requests for an endpoint; used to select the endpoint with the least expected work. Absent,
+    or 5 s a request: requests of text (chats, completions, embeddings, and routes whose `cost` has `max_tokens`) cost
+    tokens, as those of a model of 8 billion parameters do; all others cost the same."""
     fallback: ModelRef | None = None
     """Name of a lighter model that serves the requests while this model is ready in no permitted region, or while all
     permitted regions are full and the requests would time out in the queue. The response names the serving model in

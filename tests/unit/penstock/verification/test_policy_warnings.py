@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
+from penstock.policy.kinds.billing import ModelPrice, Prices
+from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit, Model
 from penstock.policy.kinds.operations import Event, MaintenanceWindow, Recurrence
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
-from penstock.verification.policy_warnings import event_warnings, window_warnings
+from penstock.verification.policy_warnings import event_warnings, price_warnings, window_warnings
 from penstock.verification.verify import verify
 from tests.support.dns_names import a_name
 from tests.support.planet import policy
@@ -140,3 +142,16 @@ def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: 
     )
     reported = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
     assert bool(reported) == emptied
+
+
+def test_prices_of_units_that_requests_do_not_have_are_found() -> None:
+    pixels = Cost(CostUnit.MEGAPIXEL_STEP, output_unit_s=0.1)
+    models = {name: Model(name, cost=cost) for name, cost in {"a": TOKEN_COST, "b": UNSTATED_COST, "c": pixels}.items()}
+    prices = Prices("2027", 0.0, "EUR", (ModelPrice("*", per_unit=0.1),))
+    of_requests = msgspec.structs.replace(prices, name="2028", models=(ModelPrice("*", per_request=0.1),))
+    priced = msgspec.structs.replace(policy(), models=models, prices=(prices, of_requests))
+    found = [*price_warnings(priced)]
+    assert [warning.partition(",")[0] for warning in found] == [
+        "prices 2027: per_unit has no effect on texts of model a",
+        "prices 2027: per_unit has no effect on texts of model b",
+    ]

@@ -10,10 +10,11 @@ import pytest
 from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE
-from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import microseconds
 from penstock.routes.presets.openai import OPENAI_ROUTES
+from penstock.routes.presets.preset_registry import PRESETS
 from penstock.routing.affinity import BLOCK_BYTES
 from regional_agent.http.messages import Request
 from regional_agent.requests.classify import RequestFields, classify
@@ -35,6 +36,27 @@ def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = 
 
 def prompt(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
+
+
+def test_text_costs_tokens_unless_the_policy_states_a_cost() -> None:
+    chat = {"messages": prompt("word " * 400), "max_tokens": 10}
+    unstated, stated = estimate(UNSTATED_COST, **chat), estimate(TOKEN_COST, **chat)
+    assert (unstated.cost, unstated.ask, unstated.prefix) == (TOKEN_COST, stated.ask, stated.prefix)
+    assert unstated.work.prefill_s == stated.work.prefill_s > 0.0
+    assert unstated.prefix
+    for other in (Cost(CostUnit.REQUEST, output_unit_s=4.0), Cost(CostUnit.MEGAPIXEL_STEP, output_unit_s=0.1)):
+        assert estimate(other, **chat).cost is other
+    embeddings = estimate(UNSTATED_COST, b"/v1/embeddings", input="word " * 400)
+    assert (embeddings.cost, embeddings.work.decode_s) == (TOKEN_COST, 0.0)
+    assert estimate(UNSTATED_COST, b"/v1/images/generations", prompt="a cat").cost is UNSTATED_COST
+
+
+def test_the_routes_of_text() -> None:
+    text = {route.path for preset in PRESETS.values() for route in preset.routes(None) if route.cost.is_text}
+    assert text >= {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
+    assert text >= {"/api/chat", "/generate", "/v1/rerank", "/v2/models/{model}/generate_stream"}
+    media = {"/v1/images/generations", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/realtime", "/prompt"}
+    assert not text & {*media, "/v2/models/{model}/infer", "/predict", "/v1/responses/{response_id}"}
 
 
 def test_a_chat_is_prompt_and_limited_answer() -> None:
