@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
+from adapters.files.secret_file import BadSecret, read_secrets
+
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
+
+_NEEDS_KEY = "write the key that the engine requires into a file, and name it with --engine-key-file"
+_REMEDIES = {
+    401: _NEEDS_KEY,
+    403: _NEEDS_KEY,
+    404: "add the path before /v1 to the URL of the engine, if it has one, or name its models with --model",
+}
 
 
 class UnusableEngine(Exception):
@@ -15,7 +25,7 @@ class UnusableEngine(Exception):
 
 
 def base_url(text: str) -> str:
-    """Return the URL of an engine without the path of its API.
+    """Return the URL of an engine with its port, and with the path before that of its API, if there is one.
 
     Raises:
         UnusableEngine: the text is no URL of an HTTP server.
@@ -28,11 +38,24 @@ def base_url(text: str) -> str:
         raise unusable from None
     if not valid or parts.query or parts.fragment or parts.username:
         raise unusable
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    port = "" if parts.port else f":{443 if parts.scheme == 'https' else 80}"
+    return f"{parts.scheme}://{parts.netloc.removesuffix(':')}{port}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 
-def models_of(engine: str) -> list[str]:
+def read_key(file: Path) -> str:
+    """Return the key that engines require; raises BadSecret."""
+    remedy = "write the engine's key there, on one line"
+    keys = read_secrets(file, "engine's key", min_bytes=1, remedy=remedy)
+    if len(keys) > 1 or not keys[0].isascii():
+        raise BadSecret(f"{file}: is not one line of ASCII characters; {remedy}")
+    return keys[0].decode()
+
+
+def models_of(engine: str, key: str = "") -> list[str]:
     """Return the names of the models that an engine serves, by `GET /v1/models`.
+
+    Args:
+        key: what the engine requires as a bearer token; empty for none.
 
     Raises:
         UnusableEngine: the engine does not answer, or its answer is no list of models.
@@ -40,17 +63,22 @@ def models_of(engine: str) -> list[str]:
     url = f"{engine}/v1/models"
     remedy = "start the engine first, or name its models with --model"
     try:
-        with httpx.stream("GET", url, timeout=TIMEOUT_S) as response:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with httpx.stream("GET", url, timeout=TIMEOUT_S, headers=headers) as response:
             content = b""
             for chunk in response.iter_bytes():
                 content += chunk
                 if len(content) > MAX_BYTES:
                     raise UnusableEngine(f"{url}: the answer is larger than {MAX_BYTES} bytes; {remedy}")
             if response.status_code != 200:
-                raise UnusableEngine(f"{url}: answered {response.status_code}; {remedy}")
+                raise UnusableEngine(
+                    f"{url}: answered {response.status_code}; {_REMEDIES.get(response.status_code, remedy)}"
+                )
         listed = httpx.Response(200, content=content).json()["data"]
         models = [str(each["id"]) for each in listed]
     except httpx.HTTPError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            remedy = "set SSL_CERT_FILE to the PEM file of the authority that signed the engine's certificate"
         raise UnusableEngine(f"{url}: {error or type(error).__name__}; {remedy}") from None
     except (ValueError, KeyError, TypeError):
         raise UnusableEngine(f"{url}: the answer is no list of models; name them with --model") from None

@@ -58,7 +58,10 @@ class Engine(NamedTuple):
     """A model server."""
 
     url: str
+    """`http://host:port`, and the path before that of its API, if there is one."""
     models: tuple[str, ...]
+    key_file: str = ""
+    """Absolute path of the file with the key that the engine requires; empty for none."""
 
 
 class RegionDir(NamedTuple):
@@ -262,11 +265,11 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
     try:
         text = _text_of(region_dir.endpoints) if region_dir.endpoints.exists() else _ENDPOINTS_HEAD
         written = yaml.safe_load(text) or []
-        urls = {entry.get("url"): entry for entry in written}
+        urls = {_url_of(entry): entry for entry in written}
         names = {entry.get("name") for entry in written}
         numbers = (number for number in count(1) if f"engine-{number}" not in names)
         added: list[dict[str, Any]] = [
-            {"name": f"engine-{next(numbers)}", "url": engine.url, "models": list(engine.models), "slots": SLOTS}
+            {"name": f"engine-{next(numbers)}", **_place(engine), "models": list(engine.models), "slots": SLOTS}
             for engine in engines
             if engine.url not in urls
         ]
@@ -287,6 +290,18 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
         raise UnusableDirectory(f"{error.filename}: {error.strerror}; check owner and mode") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
+
+
+def _place(engine: Engine) -> dict[str, str]:
+    """Return the fields of an endpoint that say where the engine is, and how to get in."""
+    scheme, _, rest = engine.url.partition("://")
+    authority, slash, path = rest.partition("/")
+    fields = {"url": f"{scheme}://{authority}", "base_path": slash + path, "credential_file": engine.key_file}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _url_of(entry: Mapping[str, Any]) -> str:
+    return f"{entry.get('url', '')}{entry.get('base_path', '')}"
 
 
 def _endpoints_text(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -314,7 +329,7 @@ def engine_urls(region_dir: RegionDir) -> list[str]:
         UnusableDirectory: the file cannot be read.
     """
     try:
-        return [str(entry["url"]) for entry in yaml.safe_load(_text_of(region_dir.endpoints)) or () if "url" in entry]
+        return [_url_of(entry) for entry in yaml.safe_load(_text_of(region_dir.endpoints)) or () if "url" in entry]
     except (OSError, yaml.YAMLError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
 

@@ -89,18 +89,16 @@ def _location_header(value: str) -> str:
 
 def _http_url(value: str) -> str:
     Address.parse(value)
+    if urlsplit(value).path.strip("/"):
+        raise ValueError(
+            f"{value!r} has a path, which would not be used; set it to {value.partition('://')[0]}://host:port"
+        )
     return value.rstrip("/")
 
 
 def _server_name(value: str) -> str:
     if not is_server_name(value):
         raise ValueError(f"{value!r} is not a DNS name, such as eu-de-1.agents.example")
-    return value
-
-
-def _without_path(value: str) -> str:
-    if urlsplit(value).path.strip("/"):
-        raise ValueError(f"{value!r} has a path; set it to https://host:port, without /v1/traces")
     return value
 
 
@@ -286,7 +284,7 @@ class AgentSettings(BaseModel):
     max_endpoint_series: Annotated[int, Field(ge=0, le=1_000)] = 100
     """Maximum number of endpoints with metric series of their own, about 45 each; an endpoint keeps its series while it
     exists. The requests of further endpoints are counted as `other`."""
-    otlp_endpoint: Annotated[HttpUrl, BeforeValidator(_without_path)] | None = None
+    otlp_endpoint: HttpUrl | None = None
     """URL of an OpenTelemetry collector, https://host:port (default port of collectors: 4318). Spans of requests are
     sent to its path `/v1/traces` (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if
     `allow_plaintext` has `otlp`. Default: no spans."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -158,10 +159,15 @@ def _version(value: Any) -> str:
 
 
 def _url(value: Any) -> Address:
+    url = text(value)
     try:
-        return Address.parse(text(value))
+        address = Address.parse(url)
     except ValueError:
-        raise InvalidField(f"{value[:200]!r} is not an address; write http://host:port") from None
+        raise InvalidField(f"{url[:200]!r} is not an address; write http://host:port") from None
+    parts = urlsplit(url)
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        raise InvalidField("has more than a host and a port; write http://host:port, and a path as base_path")
+    return address
 
 
 def _models(value: Any) -> tuple[str, ...]:

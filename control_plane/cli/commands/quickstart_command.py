@@ -38,6 +38,10 @@ ModelOption = Annotated[
     list[str] | None,
     typer.Option("--model", help="A model that every engine serves; may be repeated. Default: the engines are asked."),
 ]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--engine-key-file", help="File with the key that the engines require, such as vLLM's --api-key."),
+]
 PlaceOption = Annotated[
     str,
     typer.Option(
@@ -51,6 +55,7 @@ OnceOption = Annotated[bool, typer.Option("--once", hidden=True, help="Stop as s
 def quickstart(
     engine: EngineOption = None,
     model: ModelOption = None,
+    engine_key: KeyOption = None,
     region: Annotated[str | None, typer.Option(help="Name of the region. Default: local.", show_default=False)] = None,
     place: PlaceOption = "",
     directory: DirOption = Path("penstock-quickstart"),
@@ -71,7 +76,7 @@ def quickstart(
         from control_plane.quickstart.region_dir import add_engines, open_region_dir, require_same, write_region_dir
 
         found = open_region_dir(directory)
-        engines = _engines(engine, model, found)
+        engines = _engines(engine, model, engine_key, found)
         if found is None:
             _require(engines)
             found = write_region_dir(directory, region or "local", _place(place), engines, _address(host or LOCAL))
@@ -108,6 +113,7 @@ def join(
     invitation: Annotated[Path, typer.Argument(help="The file that `penstock invite` wrote.", show_default=False)],
     engine: EngineOption = None,
     model: ModelOption = None,
+    engine_key: KeyOption = None,
     directory: DirOption = Path("penstock-region"),
     once: OnceOption = False,
 ) -> None:
@@ -121,7 +127,7 @@ def join(
         from control_plane.quickstart.region_dir import add_engines, open_region_dir, require_same
 
         found = open_region_dir(directory)
-        engines = _engines(engine, model, found)
+        engines = _engines(engine, model, engine_key, found)
         if found is None:
             _require(engines)
             found = write_region(directory, invitation, engines)
@@ -168,6 +174,8 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     def waiting(reason: str) -> None:
         engines, log = ", ".join(engine_urls(region_dir)), region_dir.path / "logs" / "agent.log"
         typer.echo(f"waiting for the agent: {reason}; engines: {engines}; log: {log}", err=True)
+        if region_dir.has_control_plane:
+            typer.echo(f"what each lacks: penstock endpoints {_access(region_dir)}", err=True)
 
     _renew(region_dir)
     try:
@@ -216,19 +224,22 @@ def _stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _engines(urls: list[str] | None, models: list[str] | None, region_dir: RegionDir | None) -> list[Engine]:
+def _engines(
+    urls: list[str] | None, models: list[str] | None, key_file: Path | None, region_dir: RegionDir | None
+) -> list[Engine]:
     """Return the engines of the command line that answer, and whose models are therefore known.
 
     An engine of an earlier run need not answer: its models are written.
     """
-    from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of
+    from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, read_key
     from control_plane.quickstart.region_dir import Engine, engine_urls
 
     known = [] if region_dir is None else engine_urls(region_dir)
+    key, named = (read_key(key_file), str(key_file.absolute())) if key_file else ("", "")
     engines = []
     for base in dict.fromkeys(base_url(url) for url in urls or []):
         try:
-            engines.append(Engine(base, tuple(models or models_of(base))))
+            engines.append(Engine(base, tuple(models or models_of(base, key)), named))
         except UnusableEngine:
             if base not in known:
                 raise
@@ -254,6 +265,12 @@ def _address(text: str) -> str:
     if address.version != 4 or address.is_unspecified:
         raise UsageFault(f"--host: {text} cannot be used; name an IPv4 address of the machine")
     return text
+
+
+def _access(region_dir: RegionDir) -> str:
+    """Return the options with which commands reach the control plane."""
+    options = f"--url {region_dir.api_url} --token-file {region_dir.admin_token}"
+    return options if region_dir.host == LOCAL else f"{options} --ca-file {region_dir.authority / 'ca.crt'}"
 
 
 def _summary(region_dir: RegionDir, model: str, took_s: float) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -138,7 +139,7 @@ def _api_server(value: Any) -> Address:
         address = Address.parse(text(value))
     except ValueError:
         address = None
-    if address is None or not address.tls:
+    if address is None or not address.tls or urlsplit(value).path not in ("", "/"):
         raise InvalidField("not of the form https://host:port, such as https://kubernetes.default.svc:443")
     return address
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of
+from adapters.files.secret_file import BadSecret
+from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, read_key
 
 
 class _Engine(BaseHTTPRequestHandler):
     answer = (200, b"")
+    key = ""
 
     def do_GET(self) -> None:
         status, body = self.answer
+        if self.headers["Authorization"] != f"Bearer {self.key}" and self.key:
+            status = 401
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -44,7 +49,9 @@ def test_an_engine_lists_its_models(engine: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (401, b"", "answered 401"),
+        (401, b"", "answered 401; write the key .* --engine-key-file"),
+        (404, b"", "answered 404; add the path before /v1"),
+        (500, b"", "answered 500; start the engine first"),
         (200, b"<html>", "no list of models"),
         (200, b'{"data": {}}', "serves no model"),
         (200, b'{"data": [1]}', "no list of models"),
@@ -59,9 +66,27 @@ def test_other_answers_are_refused(
         models_of(engine)
 
 
+def test_an_engine_that_requires_a_key_is_asked_with_it(
+    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_Engine, "answer", (200, b'{"data": [{"id": "a"}]}'))
+    monkeypatch.setattr(_Engine, "key", "secret")
+    file = tmp_path / "engine.key"
+    file.write_text("secret\n")
+    file.chmod(0o600)
+    assert models_of(engine, read_key(file)) == ["a"]
+    with pytest.raises(UnusableEngine, match="answered 401"):
+        models_of(engine, "another")
+    file.write_text("two\nlines\n")
+    with pytest.raises(BadSecret, match="is not one line"):
+        read_key(file)
+
+
 def test_the_url_of_an_engine_has_no_path_of_the_api() -> None:
     assert base_url("127.0.0.1:8000") == "http://127.0.0.1:8000"
-    assert base_url("https://gpu/prefix/v1/") == "https://gpu/prefix"
+    assert base_url("https://gpu/prefix/v1/") == "https://gpu:443/prefix"
+    assert base_url("http://[::1]/") == "http://[::1]:80"
+    assert base_url("http://gpu:") == "http://gpu:80"
     for wrong in ("ftp://x", "http://", "http://u:p@x", "http://x:99999", "http://x?y", "http://[::1:8000"):
         with pytest.raises(UnusableEngine, match="is not the URL of an engine"):
             base_url(wrong)

@@ -20,6 +20,7 @@ from control_plane.quickstart.region_dir import (
     RegionDir,
     UnusableDirectory,
     add_engines,
+    engine_urls,
     first_model,
     open_region_dir,
     require_same,
@@ -28,6 +29,8 @@ from control_plane.quickstart.region_dir import (
 from control_plane.settings import PREFIX, ControlPlaneSettings, load_settings
 from regional_agent.config.config_check import config_problems as agent_config_problems
 from regional_agent.config.settings import load_settings as load_agent_settings
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_file import parse_endpoints
 
 HERE = Place("DE", 52.5, 13.37)
 VLLM = Engine("http://127.0.0.1:8000", ("m",))
@@ -87,6 +90,19 @@ def test_a_known_engine_gets_its_further_models_while_the_file_has_no_comments(r
     add_engines(region_dir, [Engine(VLLM.url, ("newest",))])
     assert region_dir.endpoints.read_text() == commented
     assert set(compile_bundle(read_folder(region_dir.policy)).models) == {"m", "new"}
+
+
+def test_an_engine_may_have_a_path_and_require_a_key(region_dir: RegionDir, tmp_path: Path) -> None:
+    key = tmp_path / "engine.key"
+    engines = [Engine("https://[::1]:443/serve/a", ("m",), str(key)), Engine("http://gpu:80/serve/b", ("m",))]
+    add_engines(region_dir, engines)
+    add_engines(region_dir, [Engine(engines[0].url, ("new",))])
+    assert [engine.url for engine in engines] == engine_urls(region_dir)[1:]
+    _, first, second = parse_endpoints(region_dir.endpoints.read_bytes(), region_dir.endpoints)
+    assert isinstance(first, EndpointSpec)
+    assert isinstance(second, EndpointSpec)
+    assert (str(first.address), first.base_path, first.credential_file) == ("[::1]:443", "/serve/a", str(key))
+    assert (second.base_path, second.credential_file, first.models) == ("/serve/b", "", ("m", "new"))
 
 
 def test_a_later_run_does_not_take_the_name_or_address_of_another_region(region_dir: RegionDir) -> None:

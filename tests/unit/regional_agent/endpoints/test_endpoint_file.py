@@ -72,6 +72,12 @@ def test_reads_optional_fields_and_dns_entries() -> None:
         (("name: gpu-1", "name: 17"), ":1: name: not a text"),
         (("name: gpu-1\n  ", ""), ":1: name: missing"),
         (("http://127.0.0.1:8001", "127.0.0.1:8001"), ":2: url: '127.0.0.1:8001' is not an address"),
+        (("http://127.0.0.1:8001", "http://127.0.0.1:8001/v1"), ":2: url: has more than a host and a port; write"),
+        (
+            ("http://127.0.0.1:8001", "http://u:hidden@127.0.0.1:8001"),
+            ":2: url: has more than a host and a port; write",
+        ),
+        (("http://127.0.0.1:8001", "http://127.0.0.1:8001?a=b"), ":2: url: has more than a host and a port; write"),
         (("http://127.0.0.1:8001", "http://127.0.0.1:99999"), ":2: url: 'http://127.0.0.1:99999' is not an address"),
         (('[llama-3-8b, "7"]', "llama-3-8b"), ":3: models: not a list"),
         (('[llama-3-8b, "7"]', "[]"), ":3: models: not a list of 1-64"),
@@ -145,6 +151,10 @@ def test_reads_kubernetes_entries() -> None:
         ("kubernetes: {namespace: ml}", "name either a service or an inference_pool"),
         ("kubernetes: {namespace: ml, inference_pool: a, port: 80}", "port: the InferencePool contains its ports"),
         ("kubernetes: {namespace: ml, service: a, api_server: 'http://k:80'}", "api_server: not of the form https://"),
+        (
+            "kubernetes: {namespace: ml, service: a, api_server: 'https://k:80/a'}",
+            "api_server: not of the form https://",
+        ),
         ("kubernetes: {namespace: ml, service: a, label: x}", "label: no such field; use one of namespace, service"),
         ("kubernetes: {namespace: ml, service: a, token_file: token}", "token_file: 'token' is not an absolute path"),
         ("kubernetes: {namespace: ml, inference_pool: a, scheme: https}", "server_name: missing"),
