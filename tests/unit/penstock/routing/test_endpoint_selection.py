@@ -85,6 +85,7 @@ def test_an_old_view_is_sampled_not_scanned() -> None:
     stale = Counter(chosen(pool, seed, view_age_s=1.0, service_s=2.0) for seed in range(200))
     assert fresh == {"idle": 200}
     assert 20 < stale["idle"] < 80, "two of ten at random see the idle one a fifth of the time"
+    assert stale.keys() == {each.name for each in pool}
 
 
 def test_an_old_view_of_a_pool_that_is_almost_full_has_the_few_open_ones() -> None:
@@ -92,6 +93,10 @@ def test_an_old_view_of_a_pool_that_is_almost_full_has_the_few_open_ones() -> No
     counts = Counter(chosen(pool, seed, view_age_s=9.0, tried={"full-0"}) for seed in range(60))
     assert set(counts) == {"a", "b"}, "of two open ones, the one with fewer requests"
     assert {chosen(pool, seed, view_age_s=9.0, tried={"a", "b"}) for seed in range(9)} == {"c"}
+    pool[-1] = endpoint("c", 7)
+    pool.append(endpoint("d", 5))
+    pairs = Counter(chosen(pool, seed, view_age_s=9.0) for seed in range(60))
+    assert set(pairs) == {"a", "b", "d"}, "of the two that were drawn"
 
 
 FAST, SLOW = Speed(0.0, 1.0, 1.0, 0.01), Speed(0.0, 3.0, 4.0, 0.04)
@@ -162,6 +167,12 @@ def test_until_speeds_are_known_requests_are_counted() -> None:
 def test_until_speeds_are_known_the_service_time_counts_by_the_share_of_slots_in_use() -> None:
     view = endpoint("a", 2, service_s=4.0, weight=0.5, pressure=0.25)
     assert view.score_coefficients == ((3 / 4 + 0.25) * 4.0 / 0.5, 0.0, 0.0)
+
+
+def test_a_warming_endpoint_is_slower_in_every_part_of_its_score() -> None:
+    warm, cold = known("warm", SLOW, in_flight=1), known("cold", SLOW, in_flight=1, weight=0.25)
+    assert cold.score_coefficients == pytest.approx([4 * part for part in warm.score_coefficients])
+    assert known("coldest", SLOW, weight=0.0).score_coefficients[1] == pytest.approx(3.0 / 0.001)
 
 
 def test_near_ties_are_broken_at_random() -> None:

@@ -11,10 +11,12 @@ from penstock.fleet.report import PeerReport
 from penstock.fleet.reported_views import reported_views
 from penstock.fleet.snapshot import Snapshot, add_report, pools
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.plan import ArcReason, Closed, VersionShare
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan, VersionShare
 from penstock.policy.geography import Location
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import ModelVersions, Version
+from penstock.policy.kinds.regions import RegionRole, SpotPool
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant, Tier
@@ -75,6 +77,20 @@ def test_a_plain_request() -> None:
         "personal-data-stays-in-the-eu (residency.yaml:3)",
     )
     assert reported(explanation)["eu-es"].why is ArcReason.SPILLOVER
+    assert reported(explanation)["eu-es"].arc == Arc("eu-es", 0.25, ArcReason.SPILLOVER)
+    assert reported(explanation)["eu-es"].round_trip_ms == policy().round_trip_ms("eu-de", "eu-es") > 0.0
+    assert (reported(explanation)["us-east"].arc, reported(explanation)["eu-de"].round_trip_ms) == (None, 0.0)
+
+
+def test_the_fallbacks_of_the_plan_are_numbered_from_one() -> None:
+    fallbacks = ("us-east", "eu-es")
+    shares = RegionPlan("eu-de", 1, 1, "", 0.0, (ClassPlan(MODEL, "eu-de+eu-es+us-east", (), fallbacks),))
+    explanation = explain(policy(), shares, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    assert {name: each.fallback for name, each in reported(explanation).items()} == {
+        "us-east": 1,
+        "eu-es": 2,
+        "eu-de": None,
+    }
 
 
 def test_without_a_plan_the_nearest_serves_and_the_others_are_spare() -> None:
@@ -110,6 +126,11 @@ def test_overflow_needs_a_credit() -> None:
     nobody = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert nobody.refusal is not None
     assert nobody.refusal.reason is Reason.SATURATED
+    assert {name: (each.verdict, each.reasons[0].reason) for name, each in reported(nobody).items()} == {
+        "eu-de": (RegionVerdict.REJECTED, Reason.ALREADY_TRIED),
+        "eu-es": (RegionVerdict.REJECTED, Reason.NO_CREDIT),
+        "us-east": (RegionVerdict.REJECTED, Reason.NO_CREDIT),
+    }
 
 
 def test_a_batch_request_is_in_the_cheapest_region_with_idle_slots() -> None:
@@ -137,6 +158,18 @@ def test_a_batch_request_is_in_the_cheapest_region_with_idle_slots() -> None:
         "eu-es": (RegionVerdict.REJECTED, [Reason.NO_IDLE_SLOTS]),
     }
     assert reported(explanation)["eu-de"].reasons[0].detail == "3 for a GPU hour with egress, and 2 in us-east"
+    cheap = msgspec.structs.replace(fleet.regions["eu-de"], spot=(SpotPool((MODEL,), 1.5), SpotPool(("other",), 9.0)))
+    on_spot = msgspec.structs.replace(fleet, regions={**regions, "eu-de": cheap})
+    assert reported(explain(on_spot, None, asked, views, Random(1)))["eu-de"].verdict is RegionVerdict.SERVES
+    passive = msgspec.structs.replace(regions["us-east"], role=RegionRole.PASSIVE)
+    standby = msgspec.structs.replace(fleet, regions={**regions, "us-east": passive})
+    assert reported(explain(standby, None, asked, views, Random(1)))["eu-de"].verdict is RegionVerdict.SERVES
+    alike = explain(policy(), None, asked, healthy(*EVERYWHERE, batch_room=1), Random(1)).chosen
+    assert alike is not None
+    assert (alike.region, alike.why, alike.spends_credit) == ("eu-de", ArcReason.HOME, False)
+    at_home = explain(fleet, None, asked, healthy("eu-de", batch_room=1), Random(1)).chosen
+    assert at_home is not None
+    assert (at_home.region, at_home.why, at_home.spends_credit) == ("eu-de", ArcReason.HOME, False)
     below_all = msgspec.structs.replace(fleet.tenants["open"], priority=BATCH_PRIORITY)
     of_tier = msgspec.structs.replace(fleet, tenants={"open": below_all})
     same = explain(of_tier, None, ExplainQuery("eu-de", MODEL, "open"), views, Random(1))
@@ -178,6 +211,7 @@ def test_a_region_without_a_credit_still_gets_what_the_plan_sends() -> None:
         (ExplainQuery("eu-de", "gpt-9", "open"), Reason.MODEL_NOT_FOUND),
         (ExplainQuery("eu-de", MODEL, "nobody"), Reason.INVALID_API_KEY),
         (ExplainQuery("eu-de", MODEL), Reason.INVALID_API_KEY),
+        (ExplainQuery("eu-de", MODEL, "open", path="/nowhere"), Reason.NOT_FOUND),
     ],
 )
 def test_refused_before_region_selection(asked: ExplainQuery, reason: Reason) -> None:
@@ -197,6 +231,10 @@ def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
     assert explanation.refusal is not None
     assert explanation.refusal.reason is Reason.LOCATION_UNKNOWN
     assert [applicable_rule.applies for applicable_rule in explanation.rules] == [None]
+    known = ExplainQuery("eu-de", MODEL, "open", Location("DE"))
+    explanation = explain(policy(rule), None, known, healthy(*EVERYWHERE), Random(1))
+    assert [applicable_rule.applies for applicable_rule in explanation.rules] == [True]
+    assert explanation.residency == "eu-de"
 
 
 def test_a_region_that_an_operator_closed() -> None:
@@ -286,6 +324,31 @@ def test_a_spilled_session_is_explained_where_it_stays() -> None:
     returns = explain(policy(), None, query, healthy(*EVERYWHERE), Random())
     assert returns.chosen is not None
     assert returns.chosen.region == "eu-de"
+
+
+def test_the_store_of_the_tenants_batches_and_why_there_is_none() -> None:
+    stores = JobStore("store", "s3://jobs", covers=frozenset({"eu-de", "us-east"}))
+    fleet = msgspec.structs.replace(policy(), job_stores=(stores,))
+
+    def found(origin: str, tenant: str) -> str | None:
+        return explain(fleet, None, ExplainQuery(origin, MODEL, tenant), healthy(*EVERYWHERE), Random(1)).job_store
+
+    assert found("eu-de", "open") == "store"
+    assert found("eu-de", "personal") is not None
+    assert "us-east read the job store" in str(found("eu-de", "personal"))
+    assert "no job store for the region eu-es" in str(found("eu-es", "open"))
+
+
+def test_the_tenant_that_the_api_suspended_is_refused() -> None:
+    fleet = msgspec.structs.replace(policy(), tiers={"gold": Tier("gold", "open")})
+    found = []
+    for is_suspended in (False, True):
+        query = ExplainQuery("eu-de", MODEL).by(TenantRecord("ada", "gold", 0.0, is_suspended=is_suspended))
+        found.append(explain(fleet, None, query, healthy(*EVERYWHERE), Random(1)))
+    assert found[0].refusal is None
+    assert found[0].data_class == "open"
+    assert found[1].refusal is not None
+    assert found[1].refusal.reason is Reason.TENANT_SUSPENDED
 
 
 def test_an_origin_that_is_none() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import pytest
+
 from penstock.routing.affinity import HELD_S, SCOPE_SHIFT
 from penstock.routing.prefixes.hot_prefixes import (
     HotPrefixes,
@@ -37,12 +41,15 @@ def test_what_a_single_request_had_is_not_published() -> None:
     assert hot.hottest("eu", 10, 1.0 + HELD_S / 3) == []
 
 
-def test_a_beginning_is_published_only_where_every_request_that_had_it_may_be_processed() -> None:
+@pytest.mark.parametrize("order", list(permutations((BOTH, EU, frozenset({"eu", "jp"})))))
+def test_a_beginning_is_published_only_where_every_request_that_had_it_may_be_processed(
+    order: tuple[frozenset[str], ...],
+) -> None:
     hot = HotPrefixes()
-    for permitted in (BOTH, BOTH, EU):
+    for permitted in order:
         hot.sent(PROMPT[:4], permitted, 0.0)
     assert hot.hottest("eu", 10, 0.0) == [PROMPT[3]]
-    assert hot.hottest("us", 10, 0.0) == []
+    assert hot.hottest("us", 10, 0.0) == hot.hottest("jp", 10, 0.0) == []
 
 
 def test_scopes_have_equal_places_and_the_most_requested_beginnings_come_first() -> None:

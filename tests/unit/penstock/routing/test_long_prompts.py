@@ -86,6 +86,23 @@ def test_a_prompt_whose_prefix_is_cached_is_not_long() -> None:
     assert isinstance(pool.start(request), Placement)
 
 
+def test_a_prompt_returns_to_the_endpoint_that_has_its_beginning_and_spares_its_prefill() -> None:
+    pool = Pool(3)
+    first = estimate(0.5)
+    first.prefix = list(range(100, 103))
+    placed = pool.start(first)
+    assert isinstance(placed, Placement)
+    assert pool.chooser.affinity.holders(102, 0.0) == (placed.endpoint.name,)
+    assert pool.chooser.affinity.holders(103, 0.0) == ()
+    again = estimate(0.5)
+    again.prefix = [*range(100, 102), 7]
+    for spared in (2, 3, 3):
+        found = pool.chooser.choose(pool.pool, again, (), 0.0, 0.0)
+        assert not isinstance(found, Reason)
+        assert (found[0], found[1]) == (placed.endpoint, pytest.approx(spared * pool.chooser.block_s(again)))
+    assert pool.chooser.affinity.holders(7, 0.0) == (placed.endpoint.name,)
+
+
 def test_the_endpoints_of_a_minimal_prompt_are_shown_with_the_one_that_holds_the_session() -> None:
     pool = Pool(3)
     assert isinstance(pool.start(SHORT), Placement)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.admission.retry_after import retry_after_s
+from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
@@ -292,6 +292,7 @@ def test_a_request_that_may_not_spill_uses_no_credit() -> None:
     refusal = choose(busy, tried=tried, overflow=True, may_spill=False)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.SATURATED, "it waits in the queue"
+    assert refusal.retry_after_s == MIN_RETRY_S
     assert refusal.rejected == (Rejection("eu-de", Reason.ALREADY_TRIED, Reason.SATURATED),)
     assert served(healthy("eu-es", "us-east"), may_spill=False) == {"eu-es": 400}, (
         "without its own region, it fails over"

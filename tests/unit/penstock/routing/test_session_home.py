@@ -98,6 +98,17 @@ def test_prompts_without_a_user_message_belong_to_no_conversation() -> None:
     assert conversation_key("t/m", memoryview(b"x" * 200_000 + b'"user"')) is None
 
 
+def test_the_first_four_kilobytes_of_the_first_message_count() -> None:
+    end, role = '"}]', '"messages": [{"role": "user", '
+    counts = 4096 - len('"content": "') - len(", ")
+
+    def key(content: str) -> int | None:
+        return conversation_key("t/m", memoryview(f'{role}"content": "{content}{end}'.encode()))
+
+    assert key("x" * counts + "one") == key("x" * counts + "other")
+    assert key("x" * (counts - 9) + "one") != key("x" * (counts - 9) + "other")
+
+
 def test_a_first_message_that_does_not_end_has_a_key_of_its_beginning() -> None:
     endless = memoryview(b'"messages": [{"role": "user", "content": "' + b"\\\\" * 200_000)
     assert conversation_key("t/m", endless) == conversation_key("t/m", endless[:100_000])

@@ -62,6 +62,7 @@ def test_without_a_tenant_what_every_tenant_may_use() -> None:
     assert nothing.refusal is not None
     assert nothing.refusal.reason is Reason.NO_PERMITTED_REGION
     assert "name the tenant" in nothing.refusal.detail
+    assert {rejection.what for rejection in nothing.rejected} == set(EVERYWHERE)
 
 
 def test_a_rule_about_one_tenant_binds_advice_without_one() -> None:
@@ -113,6 +114,8 @@ def test_an_entry_without_the_model_costs_the_way_on() -> None:
     advice = advise(Client(LISBON, "open", MODEL), ready={("eu-de", MODEL)})
     assert names(advice)[0] in ("eu-de", "eu-es")
     assert names(advice)[-1] == "us-east"
+    assert names(advise(Client(LISBON, "open", MODEL), ready={("us-east", MODEL)})) == ["us-east", "eu-es", "eu-de"]
+    assert names(advise(Client(BOSTON, "open", MODEL), ready={("eu-es", MODEL)})) == ["eu-es", "us-east", "eu-de"]
     assert [entry.serves_model for entry in advice.entries if entry.region == "eu-es"] == [False]
     assert {entry.serves_model for entry in advise(Client(LISBON, "open")).entries} == {None}
 
@@ -121,9 +124,11 @@ def test_without_clients_and_measurements() -> None:
     unknown_peer = advise(Client(LISBON, "nobody")).refusal
     assert unknown_peer is not None
     assert unknown_peer.reason is Reason.INVALID_API_KEY
-    unknown = advise(Client(LISBON, "open", "gpt-9")).refusal
-    assert unknown is not None
-    assert unknown.reason is Reason.MODEL_NOT_FOUND
+    unknown = advise(Client(LISBON, "open", "gpt-9"))
+    assert unknown.refusal is not None
+    assert (unknown.refusal.reason, unknown.entries) == (Reason.MODEL_NOT_FOUND, ())
+    unused = msgspec.structs.replace(policy(), tenants={})
+    assert names(advise(Client(LISBON), under=unused)) == ["eu-es", "eu-de", "us-east"]
 
 
 def test_measured_paths_correct_geography() -> None:
