@@ -31,8 +31,9 @@ def main() -> int:
     mutmut = Path(sys.executable).parent / "mutmut"
     scores = run(mutmut, options.packages, options.sample, options.seed, options.workers)
     for score in scores.values():
-        for name in score.survivors:
-            print(f"\nsurvived: {name}\n{difference(mutmut, name)}")
+        for ended, names in (("survived", score.survivors), ("timed out", score.timed_out)):
+            for name in names:
+                print(f"\n{ended}: {name}\n{difference(mutmut, name)}")
     if options.constants:
         for package in options.packages:
             for constant, change, survived in survivors(package):

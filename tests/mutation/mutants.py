@@ -21,6 +21,10 @@ SURVIVED = 0
 UNTESTED = 33
 """Exit code that mutmut records for a mutant in a function that no test calls."""
 
+TIMED_OUT = (-24, 24, 36, 152, 255)
+"""Exit codes that mutmut records for a mutant whose tests exceeded its limit of time: an endless loop, or a busy
+machine."""
+
 MAX_FAST_S = 0.5
 """Duration (s) below which a test is fast."""
 
@@ -31,10 +35,11 @@ class Score:
 
     mutants: int = 0
     survivors: list[str] = field(default_factory=list)
+    timed_out: list[str] = field(default_factory=list)
 
     @property
     def killed_share(self) -> float:
-        """Share of mutants that a test noticed."""
+        """Share of mutants that a test noticed, those that timed out included."""
         return 1.0 - len(self.survivors) / self.mutants if self.mutants else 1.0
 
 
@@ -83,6 +88,8 @@ def run(mutmut: Path, packages: list[str], sample: int, seed: int, workers: int)
         score.mutants += 1
         if found[name] in (SURVIVED, UNTESTED):
             score.survivors.append(name)
+        elif found[name] in TIMED_OUT:
+            score.timed_out.append(name)
     return scores
 
 
@@ -123,7 +130,8 @@ def summary(scores: dict[str, Score]) -> str:
     total = Counter[str]()
     lines = []
     for package, score in sorted(scores.items()):
-        lines.append(f"{package:<12} {score.mutants:>6} mutants  {score.killed_share:.0%} killed")
+        of_these = f", {len(score.timed_out)} by the limit of time" if score.timed_out else ""
+        lines.append(f"{package:<12} {score.mutants:>6} mutants  {score.killed_share:.0%} killed{of_these}")
         total["mutants"] += score.mutants
         total["survivors"] += len(score.survivors)
     if total["mutants"]:
