@@ -31,7 +31,7 @@ class RetryReason(StrEnum):
     ENGINE_BUSY = "engine_busy"
     """The engine was overloaded and rejected the request before processing started."""
     CREDENTIAL_REJECTED = "credential_rejected"
-    """The engine rejected the endpoint's credential (401, 403)."""
+    """The engine rejected the endpoint's credential (401, 403), or requires one, and another endpoint was ready."""
     ENGINE_ERROR = "engine_error"
     """The engine responded with an error: status 500 or 502, or status 200 and an error in the response."""
     MODEL_MISSING = "model_missing"
@@ -45,6 +45,9 @@ class RetryReason(StrEnum):
     PREEMPTED = "preempted"
     """The agent ended the batch request, because a request with a priority needed its slot."""
 
+
+OF_ENDPOINTS: Final = frozenset({RetryReason.MODEL_MISSING, RetryReason.CREDENTIAL_REJECTED})
+"""Reasons for which an endpoint is charged once another one has served the request."""
 
 OUTCOMES: Final[dict[RetryReason, Outcome]] = {
     RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
+from penstock.accounts.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
 from penstock.health.health_check import MAX_READ_BYTES
@@ -109,8 +109,8 @@ class AttemptSink(TargetSink):
         """The response that the client receives; None before its first byte."""
         self.usage: StreamUsage | None = None
         """What the agent asks the engine to report; None if the response is no stream."""
-        self.lacking: LocalAttempt | None = None
-        """The attempt at an endpoint that responded as if it lacked the model."""
+        self.differing: LocalAttempt | None = None
+        """The attempt at an endpoint that responded as if it lacked the model, or required a credential."""
         self.client_was_slow = False
         """Whether the client has read the response more slowly than its target sent it."""
         self.client_stalled = False
@@ -375,8 +375,8 @@ class AttemptSink(TargetSink):
         elif isinstance(following, Refusal):
             owner.end(following)
         else:
-            if following is RetryReason.MODEL_MISSING and isinstance(attempt, LocalAttempt):
-                self.lacking = attempt
+            if following in OF_ENDPOINTS and isinstance(reason, Withheld) and isinstance(attempt, LocalAttempt):
+                self.differing = attempt
             if reason in NEEDS_BODY and following is not RetryReason.ENGINE_BUSY and self._head is not None:
                 self.engine_error = self._kept_error(self._head, attempt, body) if is_whole else None
             owner.retry(following)

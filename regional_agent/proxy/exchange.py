@@ -343,8 +343,8 @@ class Exchange(AttemptOwner):
             if outcome is _OK and response.is_measured:
                 service_s = now - self._target.sent_at
         end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
-        if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
-            sink.lacking.charge_missing_model()
+        if outcome is _OK and sink.differing is not None and sink.differing is not sink.attempt:
+            sink.differing.charge_difference()
         if outcome is _REVOKED:
             proxy.metrics.revoked(state.name, reason)
 

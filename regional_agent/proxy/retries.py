@@ -35,6 +35,10 @@ MAX_SHOWN: Final = 200
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
 
+UNAUTHORIZED: Final = frozenset({401, 403})
+"""Statuses of an engine that requires a credential. Engines receive no credential of a client, so that the cause is the
+endpoint if another endpoint serves the request."""
+
 _READS: Final = frozenset({b"GET", b"HEAD"})
 _USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED
 _CLOSED_EARLY: Final = RetryReason.CLOSED_EARLY
@@ -50,6 +54,8 @@ class Withheld(Enum):
     """The engine refused the flag that the agent set, or reports the usage in a stream whose events are encoded."""
     MODEL_MISSING = auto()
     """The engine responded with 404, and another endpoint of the region is ready."""
+    UNAUTHORIZED = auto()
+    """The engine responded with 401 or 403 although no credential is configured, and another endpoint is ready."""
     MODEL_MAY_BE_MISSING = auto()
     """The last engine of the region responded with 404; the body shows whether it lacks the model."""
     ENGINE_ERROR = auto()
@@ -87,6 +93,8 @@ def rejection_of(
         missing = _may_lack_model(proxy, context, attempt)
         if missing is not None:
             return missing
+    if status in UNAUTHORIZED and isinstance(attempt, LocalAttempt) and _has_another_here(proxy, context, attempt):
+        return Withheld.UNAUTHORIZED
     if (attempt.from_peer or status in RETRIED_STATUSES) and _may_move(proxy, context, attempt):
         context.engine_reported(f"status {status}")
         return Withheld.ENGINE_ERROR
@@ -119,6 +127,9 @@ def after_withheld(
     if why is Withheld.MODEL_MISSING:
         attempt.rejected(context, Reason.MODEL_NOT_READY, now)
         return RetryReason.MODEL_MISSING
+    if why is Withheld.UNAUTHORIZED:
+        attempt.rejected(context, _ENGINE_FAILED, now)
+        return RetryReason.CREDENTIAL_REJECTED
     if why is Withheld.REDIRECTED and not _may_move(proxy, context, attempt):
         return refusal_of_error(context)
     attempt.failed_first(context)
@@ -286,13 +297,20 @@ def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attemp
 
 def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> Withheld | None:
     """Why a 404 may not be for the client: another endpoint of the region is ready, or one elsewhere; None if it is."""
+    if _has_another_here(proxy, context, attempt):
+        return Withheld.MODEL_MISSING
     if context.request.body_dropped or context.needs_object:
         return None
-    if proxy.router.local.has_another(context, context.tried_endpoints | {attempt.endpoint_name}):
-        return Withheld.MODEL_MISSING
     now = proxy.clock()
     may_leave = context.route_context is not None or _has_another(proxy, context, attempt, now)
     return Withheld.MODEL_MAY_BE_MISSING if may_leave and proxy.retry_budget.allows_one(now) else None
+
+
+def _has_another_here(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
+    """Whether the request can be sent to another endpoint of the region, which is ready."""
+    tried = context.tried_endpoints | {attempt.endpoint_name}
+    may_send = not (context.request.body_dropped or context.needs_object)
+    return may_send and proxy.router.local.has_another(context, tried)
 
 
 def _is_no_answer(context: RequestContext, status: int) -> bool:

@@ -342,8 +342,8 @@ class LocalAttempt(Placement[Endpoint]):
         than the requests themselves."""
         return self.is_charged and not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
 
-    def charge_missing_model(self) -> None:
-        """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""
+    def charge_difference(self) -> None:
+        """Record, after another endpoint served the request, that this one lacks the model or requires a credential."""
         endpoints = self._services.endpoints
         tenant, adapter = self.estimate.tenant, self.estimate.adapter
         endpoints.failures.ended(self.endpoint, tenant, endpoints.engine_error(), self.since, adapter)

@@ -806,9 +806,10 @@ async def test_a_lone_engine_that_fails_with_status_200_is_502(tmp_path: Path) -
         assert agent.held() == 0
 
 
-async def test_an_engine_without_the_model_is_charged_when_another_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_an_engine_that_differs_from_the_one_that_serves_is_charged(tmp_path: Path, status: int) -> None:
     missing = responds(
-        b'{"error":"no such model"}', head=b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
+        b'{"error":"no such model"}', head=b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\n" % status
     )
     good = responds(body_of(WHOLE))
     async with (
@@ -826,7 +827,7 @@ async def test_an_engine_without_the_model_is_charged_when_another_has_it(tmp_pa
         running_agent(tmp_path, [bad.address, other.address]) as agent,
     ):
         for _ in range(5):
-            assert (await ask(agent, body=body_of(PLAIN))).status == 404
+            assert (await ask(agent, body=body_of(PLAIN))).status == status
         assert agent.counted() == {"client_error": 5}
         assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
 
