@@ -76,17 +76,29 @@ def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, st
     }
     found = {}
     seen_pools = pools(snapshot, now)
-    fleet_mean_s = _fleet_mean_s(seen_pools)
+    times_s = service_times(policy, seen_pools)
     for (region, model), seen in sorted(seen_pools.items()):
         weight = weights.get(region)
         if weight is not None and model in policy.models and seen.report.ready > 0:
-            own_s, known = seen.report.service_s, min(1.0, seen.report.completions / MIN_COMPLETIONS)
-            service_s = known * own_s + (1.0 - known) * fleet_mean_s.get(model, own_s)
-            service_s = service_s or policy.models[model].expected_service_s
             shared = _shared_slots(seen, policy)
             slots = max(seen.report.slots * seen.weight, sum(group.slots for group in shared))
-            found[region, model] = Supply(slots, service_s, weight, shared)
+            found[region, model] = Supply(slots, times_s[region, model], weight, shared)
     return _in_common_units(found)
+
+
+def service_times(policy: Policy, seen: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], float]:
+    """Returns the mean service time (s) of each pool whose model the policy has, by (region, model).
+
+    A pool with few completions, such as one that stands by for the loss of another region, reports little more than
+    its prior: the fleet's mean counts instead, and without one the policy's expected time.
+    """
+    fleet_mean_s, found = _fleet_mean_s(seen), {}
+    for (region, model), pool in seen.items():
+        if model in policy.models:
+            own_s, known = pool.report.service_s, min(1.0, pool.report.completions / MIN_COMPLETIONS)
+            service_s = known * own_s + (1.0 - known) * fleet_mean_s.get(model, own_s)
+            found[region, model] = service_s or policy.models[model].expected_service_s
+    return found
 
 
 def _shared_slots(seen: FadedPool, policy: Policy) -> tuple[SharedSlots, ...]:

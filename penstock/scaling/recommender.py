@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from penstock.fleet.capacity import service_times
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import PoolReport
@@ -282,13 +283,10 @@ def _sizes(
 ) -> dict[tuple[str, str], PoolSize]:
     """The capacity of one endpoint by (region, model): as measured, else from the policy."""
     sizes = {}
-    for (region, model), pool in seen.items():
-        if model in policy.models:
-            shape, report = policy.models[model], pool.report
-            slots = report.slots / report.ready if report.ready and report.slots else shape.scaling.slots_per_endpoint
-            sizes[region, model] = PoolSize(
-                slots, report.service_s or shape.expected_service_s, limits.get((region, model))
-            )
+    for key, service_s in service_times(policy, seen).items():
+        report, scaling = seen[key].report, policy.models[key[1]].scaling
+        slots = report.slots / report.ready if report.ready and report.slots else scaling.slots_per_endpoint
+        sizes[key] = PoolSize(slots, service_s, limits.get(key))
     return sizes
 
 

@@ -17,11 +17,13 @@ from control_plane.overrides.override_store import OverrideStore
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import WhatIfResponse
+from penstock.fleet.capacity import service_times
 from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import demand, pools
 from penstock.health.region_health import RegionState
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.planning.plan import RegionPlan
+from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity
 
 FREEZE = OverrideKind.FREEZE.value.encode()
@@ -51,17 +53,19 @@ def routes(view: FleetView, overrides: OverrideStore, evaluator: Evaluator) -> A
         # The plan of a large fleet has some megabytes, and only a freeze depends on it.
         freezes = FREEZE in body or any(override.kind is OverrideKind.FREEZE for override in known)
         plans = tuple(view.plans.values()) if freezes else ()
-        fleet = await in_api_thread(lambda: _live_fleet(view, known, plans))
+        fleet = await in_api_thread(lambda: _live_fleet(view, policy, known, plans))
         return await evaluation_response(evaluator, caller.name, WhatIfJob(policy, body, fleet))
 
     return router
 
 
-def _live_fleet(view: FleetView, overrides: tuple[Override, ...], plans: tuple[RegionPlan, ...]) -> LiveFleet:
+def _live_fleet(
+    view: FleetView, policy: Policy, overrides: tuple[Override, ...], plans: tuple[RegionPlan, ...]
+) -> LiveFleet:
     now, available = view.now(), view.capacity()
     return LiveFleet(
         now,
-        _capacities(view),
+        _capacities(view, policy),
         tuple(demand(view.snapshot, now)),
         tuple(sorted(name for name, state in view.region_states().items() if state is RegionState.FAILED)),
         overrides,
@@ -70,18 +74,20 @@ def _live_fleet(view: FleetView, overrides: tuple[Override, ...], plans: tuple[R
     )
 
 
-def _capacities(view: FleetView) -> tuple[Capacity, ...]:
+def _capacities(view: FleetView, policy: Policy) -> tuple[Capacity, ...]:
     """Return the reported capacity of each pool that has ready slots and a service time."""
+    seen = pools(view.snapshot, view.now())
+    times_s = {key: pool.report.service_s for key, pool in seen.items()} | service_times(policy, seen)
     return tuple(
         Capacity(
             region,
             model,
             pool.report.slots,
-            pool.report.service_s,
+            times_s[region, model],
             tuple(SharedSlots(group.models, group.slots) for group in pool.groups),
             pool.report.slots / pool.report.ready if pool.report.ready else None,
             pool.report.burst_slots,
         )
-        for (region, model), pool in sorted(pools(view.snapshot, view.now()).items())
-        if pool.report.slots > 0 and pool.report.service_s > 0.0
+        for (region, model), pool in sorted(seen.items())
+        if pool.report.slots > 0 and times_s[region, model] > 0.0
     )

@@ -68,6 +68,26 @@ def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int
     return Snapshot({("a", "one"): HeldReport(report, now, now)})
 
 
+def test_a_region_that_has_served_nothing_is_sized_by_the_times_of_the_fleet() -> None:
+    """A region that stands by reports its prior: 5 s here, where the fleet needs 20 s, or 0.1 s."""
+    both = residency_class(frozenset({"a", "b"}))
+    policy = replace(POLICY, regions={"a": POLICY.regions["a"], "b": Region("b", "DE", 51.0, 8.0)})
+    key = Key("a", "m", both.name)
+    for measured_s, desired in ((20.0, 13), (0.1, 1)):
+        pools = {
+            "a": PoolReport("m", 40, 40, 320, 0, measured_s, completions=200),
+            "b": PoolReport("m", 1, 1, 8, 0, 5.0, completions=0),
+        }
+        asked = DemandReport("m", both.name, ("a", "b"), 5.0)
+        reports = {
+            name: AgentReport(name, "one", 1, 1, 0.0, pools=(pool,), demand=(asked,) if name == "a" else ())
+            for name, pool in pools.items()
+        }
+        at = Snapshot({(name, "one"): HeldReport(report, 0.0, 0.0) for name, report in reports.items()})
+        rows = {row.region: row for row in Recommender().recommend(policy, at, lambda _: {key: 5.0}, 0.0)}
+        assert (rows["b"].desired_endpoints, rows["b"].cause) == (desired, Cause.REGION_LOSS), measured_s
+
+
 def recommend(by: Recommender, at: Snapshot, now: float, forecast: float = 0.0) -> Recommendation:
     asked: list[float] = []
 
