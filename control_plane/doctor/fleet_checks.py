@@ -54,7 +54,7 @@ def _of_control_planes(status: Status, now: float) -> Iterator[Finding]:
         remedy = "check etcd and the logs of the control planes (runbooks/PenstockNoLeader.md)"
         yield problem("control planes", f"none leads; known: {names}", remedy)
     else:
-        yield ok("control planes", f"{status.leader.name} leads; known: {names}")
+        yield ok("control planes", f"{status.leader.name} at {status.leader.url} leads; known: {names}")
     if len(status.control_planes) == 1:
         yield warning("control planes", "there is one: no plan is made while it is down", "run a second one")
     if not status.store.up:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import yaml
 
 from adapters.files.authority_files import issue_identity, load_authority
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY, load_trust
 from adapters.files.plain_file import read_plain_file
 from adapters.servers.free_ports import LOOPBACK
 from control_plane.policy.compiler import compile_bundle
@@ -38,13 +40,13 @@ from control_plane.quickstart.region_dir import (
     write_yaml,
 )
 from control_plane.quickstart.starter_bundle import region_file
-from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId
 
 MAX_BYTES = 256 * 1024
 """Maximum size of an invitation; one takes about 5 kB."""
 
 _SETTINGS = "invitation.yaml"
-_IDENTITY = ("tls.crt", "tls.key", "ca.crt", "region.key")
+_IDENTITY = (CERTIFICATE, PRIVATE_KEY, AUTHORITIES, REGION_KEY)
 
 
 class Invitation(NamedTuple):
@@ -116,7 +118,7 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
         path: a directory that is empty or does not exist.
 
     Raises:
-        UnusableInvitation: the file is no invitation.
+        UnusableInvitation: the file is no invitation, or its certificate is not valid now.
         UnusableDirectory: the directory cannot be written, or an engine serves a model that the fleet does not have.
     """
     invitation, identity = _unpacked(file)
@@ -128,13 +130,19 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
         )
     path = path.absolute()
     found = RegionDir(path, invitation.region, choose_ports(invitation.host), invitation.host)
-    require_own(invitation.host)
+    require_own(
+        invitation.host, "join on the machine that has it, or invite again with --host and an address of this one"
+    )
     with whole(path):
         for folder in (path, path / "agent", found.agents_key.parent):
             folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         for name, content in identity.items():
             with os.fdopen(os.open(path / "agent" / name, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as target:
                 target.write(content)
+        try:
+            Identity(identity[PRIVATE_KEY], identity[CERTIFICATE], load_trust(path / "agent"), time.time())
+        except BadIdentity as error:
+            raise UnusableInvitation(f"{file}: {error}; invite the region again, or set the clock") from None
         write_agents_key(found)
         settings = agent_settings(found, invitation.etcd_endpoint, invitation.control_plane_url)
         write_yaml(found.agent_settings, settings)

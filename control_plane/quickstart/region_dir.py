@@ -228,10 +228,10 @@ def write_region_dir(
     return found
 
 
-def require_own(host: str) -> None:
+def require_own(host: str, remedy: str = "name one with --host") -> None:
     """Raise UnusableDirectory unless servers can listen on an address of this machine."""
     if not is_free(0, host):
-        raise UnusableDirectory(f"{host} is no address of this machine; name one with --host")
+        raise UnusableDirectory(f"{host} is no address of this machine; {remedy}")
 
 
 @contextmanager

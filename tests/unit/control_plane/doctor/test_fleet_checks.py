@@ -58,6 +58,7 @@ def test_nothing_is_wrong_with_a_healthy_fleet() -> None:
     found = fleet_findings(HEALTHY, NOW)
     assert {finding.severity for finding in found} == {Severity.OK}
     assert [finding.subject for finding in found] == ["control planes", "policy", "region eu-de", "agent eu-de/a"]
+    assert found[0].found.startswith("cp-1 at http://cp-1 leads"), "a context may select another fleet than the host's"
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,18 @@ import time
 import zlib
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from adapters.files.authority_files import IDENTITY_LIFETIME_S
 from adapters.files.identity_files import load_identity
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from control_plane.quickstart import invitation as invitation_module
 from control_plane.quickstart.invitation import UnusableInvitation, invite, join
 from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import Engine, RegionDir, UnusableDirectory, open_region_dir, write_region_dir
@@ -53,6 +56,24 @@ def test_an_engine_with_a_model_that_the_fleet_lacks_is_refused(tmp_path: Path, 
     invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "file")
     with pytest.raises(UnusableDirectory, match="the fleet's policy has no model other, only m"):
         join(tmp_path / "second", tmp_path / "file", [Engine(ENGINE.url, ("other",))])
+    assert not (tmp_path / "second").exists()
+
+
+def test_an_invitation_whose_certificate_has_expired_is_refused(
+    tmp_path: Path, first: RegionDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "file")
+    later = time.time() + IDENTITY_LIFETIME_S + 1.0
+    monkeypatch.setattr(invitation_module, "time", SimpleNamespace(time=lambda: later))
+    with pytest.raises(UnusableInvitation, match=r"is valid from .* only; invite the region again"):
+        join(tmp_path / "second", tmp_path / "file", [ENGINE])
+    assert not (tmp_path / "second").exists()
+
+
+def test_an_invitation_for_another_machine_is_refused(tmp_path: Path, first: RegionDir) -> None:
+    invite(first, "eu-fr", THERE, "198.51.100.77", tmp_path / "file")
+    with pytest.raises(UnusableDirectory, match=r"198\.51\.100\.77 is no address of this machine; .* invite again"):
+        join(tmp_path / "second", tmp_path / "file", [ENGINE])
     assert not (tmp_path / "second").exists()
 
 
