@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.operations import Event
 
 
-def factor(events: Iterable[Event], key: Key, now: float, at: float) -> float:
+def factor(events: Collection[Event], key: Key, now: float, at: float) -> float:
     """The factor by which events raise a series at `at`, as seen at `now` (Unix times, s); 1 without any.
 
-    An event that has begun raises nothing: the measured rates contain it. Of events at one time, the largest counts.
+    Measured rates contain the events that have begun: those raise nothing, and what follows one counts by its ratio to
+    it. Of events at one time, the largest counts.
     """
-    factors = [
-        event.factor
-        for event in events
-        if now < event.starts_at <= at < event.starts_at + event.duration_s
-        and (not event.models or key.model in event.models)
-        and (not event.origins or key.origin in event.origins)
-    ]
-    return max(factors, default=1.0)
+    expected, measured = (
+        max(
+            (
+                event.factor
+                for event in events
+                if event.starts_at <= time < event.starts_at + event.duration_s
+                and (not event.models or key.model in event.models)
+                and (not event.origins or key.origin in event.origins)
+            ),
+            default=1.0,
+        )
+        for time in (at, now)
+    )
+    return max(1.0, expected / measured)
 
 
 def with_events(

@@ -36,6 +36,15 @@ def test_events_are_limited_to_models_and_origins_and_the_largest_counts() -> No
     assert found == [3.0, 5.0, 1.0]
 
 
+@pytest.mark.parametrize(("next_factor", "expected"), [(3.0, 10.0), (6.0, 20.0), (2.0, 10.0)])
+@pytest.mark.parametrize("starts_at", [1300.0, 1600.0])
+def test_an_event_after_another_counts_once(starts_at: float, next_factor: float, expected: float) -> None:
+    """The measured rate contains the first: two days of a launch are no launch of nine times the demand."""
+    following = Event("next", starts_at, 600.0, next_factor)
+    assert with_events({KEY: 10.0}, (LAUNCH, following), 1200.0, 500.0) == {KEY: expected}
+    assert with_events({KEY: 10.0}, (LAUNCH, following), 900.0, 800.0) == {KEY: 10.0 * next_factor}
+
+
 @given(st.floats(0, 3000), st.floats(0, 3000), st.floats(1, 100))
 def test_an_event_never_lowers_a_forecast_and_never_raises_it_above_its_factor(
     now: float, horizon_s: float, times: float
