@@ -391,10 +391,12 @@ class AttemptSink(TargetSink):
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""
         if self.owner is None:
             return False
-        why = after_error(self._proxy, self._context, self.current, error, self._proxy.clock())
-        if why is not None:
-            self.owner.retry(why)
-        return why is not None
+        following = after_error(self._proxy, self._context, self.current, error, self._proxy.clock())
+        if isinstance(following, Refusal):
+            self.owner.end(following)
+        elif following is not None:
+            self.owner.retry(following)
+        return following is not None
 
     def _begin(self, chunk: bytes) -> None:
         """Begin or continue the client's response; `chunk` is the first part of the body, empty without one."""

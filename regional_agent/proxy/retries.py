@@ -201,18 +201,20 @@ def shown_of(body: bytes) -> str:
 
 def after_error(
     proxy: Proxy, context: RequestContext, attempt: Attempt, error: AnswerError, now: float
-) -> RetryReason | None:
-    """What follows a response with status 200 that begins with an error; None if the client receives it. `now` in s."""
+) -> RetryReason | Refusal | None:
+    """What follows a response with status 200 that begins with an error; None if the client receives it. `now` in s.
+
+    An engine that states that it is full has rejected the request, as by its status.
+    """
     outcome = outcome_of_error(error)
     if not RULES[outcome].may_retry or not isinstance(attempt, LocalAttempt):
         return None
     attempt.erred(error)
+    if error.cause is ErrorCause.BUSY:
+        return after_rejection(proxy, context, attempt, _SATURATED, now)
     if not _may_retry(proxy, context, attempt, outcome):
         return None
     context.engine_reported(error.message)
-    if error.cause is ErrorCause.BUSY:
-        attempt.rejected(context, _SATURATED, now)
-        return RetryReason.ENGINE_BUSY
     attempt.failed_first(context)
     return RetryReason.ENGINE_ERROR
 

@@ -26,6 +26,7 @@ from penstock.policy.kinds.models import UNSTATED_COST, Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
+from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post
@@ -504,6 +505,24 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
         if failing is ERROR:
             assert len(bad.requests) <= 4, "the endpoint is charged, and ejected"
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
+
+
+async def test_a_request_whose_engine_states_that_it_is_full_waits_and_is_refused(tmp_path: Path) -> None:
+    async with (
+        engine(streams(event(BUSY))) as a,
+        engine(streams(event(BUSY))) as b,
+        engine(streams(event(BUSY))) as c,
+        running_agent(tmp_path, [a.address, b.address, c.address]) as agent,
+    ):
+        model = agent.config.policy.models[MODEL]
+        model = replace(model, queueing=replace(model.queueing, max_wait_s=1.5, wait_is_set=True))
+        agent.config.policy = replace(agent.config.policy, models={MODEL: model})
+        answer = await ask(agent, body=body_of(ASKED))
+        assert (answer.status, code(answer.body)) == (429, "saturated")
+        assert len(a.requests) + len(b.requests) + len(c.requests) > MAX_ATTEMPTS
+        assert agent.counted() == {"refused": 1}
+        assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
+        assert agent.held() == 0
 
 
 OTHERS = (b'{"foo": 1}', b"{}", b"null", b'"busy"', b"5", b"[]", b'[{"choices": []}]', b'{"choices": null}', b"")
