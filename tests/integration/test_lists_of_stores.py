@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.jobs.job_records import FileRecord
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.jobs.api import merged_lists
+from regional_agent.jobs.storage.file_store import FileStore
 from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import with_tenants
 from tests.integration.test_message_batches import requests
 from tests.support.agents import Agent, running_agent
-from tests.support.jobs import JobClient, embeds, input_file, job_store
+from tests.support.jobs import JobClient, embeds, input_file, job_store, stored_files
 from tests.support.sockets import engine
 from tests.support.wait import PATIENCE_S
 
@@ -108,6 +111,60 @@ async def test_a_list_names_the_store_that_it_lacks(tmp_path: Path, monkeypatch:
         assert "not in this list" in missing["message"]
         # The store of the region itself is needed.
         assert (await first.http.get("/v1/files")).status_code == 503
+
+
+async def test_a_store_that_falls_silent_amid_a_list_delays_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_lists, "OTHER_TIMEOUT_S", 0.5)
+    async with (
+        two_regions(tmp_path) as (one, two),
+        JobClient(one.traffic) as first,
+        JobClient(two.traffic) as second,
+    ):
+        for _ in range(4):
+            await create(first, "/v1/files")
+        made = await create(second, "/v1/files")
+        reads, find = 0, FileStore.find
+
+        async def silent(files: FileStore, tenant: str, file: str) -> FileRecord | None:
+            nonlocal reads
+            if files.storage.url.endswith("/own"):
+                return await find(files, tenant, file)
+            reads += 1
+            return await asyncio.Future()
+
+        monkeypatch.setattr(FileStore, "find", silent)
+        page = (await second.http.get("/v1/files")).json()
+        assert [each["id"] for each in page["data"]] == [made]
+        assert ([each["name"] for each in page["missing_stores"]], reads) == (["jobs"], 1)
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other_one(tmp_path: Path) -> None:
+    async with (
+        two_regions(tmp_path) as (one, two),
+        JobClient(one.traffic) as first,
+        JobClient(two.traffic) as second,
+    ):
+        made = [await create(client, "/v1/files") for client in (first, first, second, second)]
+        for folder, file in (("store", made[1]), ("own", made[2])):
+            (record,) = stored_files(tmp_path / folder, f"*/files/{file}.json")
+            record.write_text("{")
+        page = (await second.http.get("/v1/files")).json()
+        assert [each["id"] for each in page["data"]] == [made[3], made[0]]
+        assert "missing_stores" not in page
+
+
+async def test_a_job_is_found_although_another_store_cannot_be_read(tmp_path: Path) -> None:
+    async with two_regions(tmp_path) as (one, two), JobClient(one.traffic) as first, JobClient(two.traffic) as second:
+        file = await create(first, "/v1/files")
+        lost = replace(job_store(tmp_path / "lost", "us-east", successors=("eu-es",)), name="a-lost")
+        (tmp_path / "lost").write_text("no folder")
+        policy = two.config.policy
+        two.config.policy = replace(policy, job_stores=(lost, *(policy.job_stores or ())))
+        assert (await second.http.get(f"/v1/files/{file}")).status_code == 200
+        # It could have this one.
+        assert (await second.http.get(f"/v1/files/{file[:-1]}{'0' if file[-1] != '0' else '1'}")).status_code == 503
 
 
 async def test_lists_have_nothing_of_other_tenants_or_of_forbidden_stores(tmp_path: Path) -> None:

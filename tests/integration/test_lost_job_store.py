@@ -28,7 +28,7 @@ from tests.support.planet import MODEL
 from tests.support.relay import Relay
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, s3_address, s3_server
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
-from tests.support.wait import PATIENCE_S, until
+from tests.support.wait import PATIENCE_S, until, until_async
 
 REGIONS = ("eu-de", "eu-de", "eu-es")
 REQUESTS = 40
@@ -157,6 +157,11 @@ async def test_no_request_runs_twice_and_no_region_counts_as_lost(
             await bounded_refusal()
             await asyncio.sleep(away_s / 30)
         store.restore()
+
+        async def is_served() -> bool:
+            return (await client.http.get(f"/v1/batches/{batch}")).status_code == 200
+
+        await until_async(is_served)
         found = await client.ended(batch)
         assert (await job_ended(client, job))["status"] == "completed"
         await all_look_twice()

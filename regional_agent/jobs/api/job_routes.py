@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batches.request_line import LineChecks
 from penstock.jobs.job_records import JobSender
@@ -329,10 +330,19 @@ class JobRoutes:
 
 
 async def _holder(item: str, tenant: str, stores: list[OpenStore]) -> OpenStore:
-    """Return the store that has a file or job; the first one, that of the region, if none has."""
+    """Return the store that has a file or job; the first one, that of the region, if none has.
+
+    Raises StoreUnavailable if a store that may have it cannot be read.
+    """
+    failure: StoreUnavailable | None = None
     if len(stores) > 1 and store_paths.is_file_or_job(item):
         for store in stores:
             record = store_paths.record_of(tenant, item)
-            if await store.files.storage.find_record(record, msgspec.Raw) is not None:
-                return store
+            try:
+                if await store.files.storage.find_record(record, msgspec.Raw) is not None:
+                    return store
+            except StoreUnavailable as error:
+                failure = error
+    if failure is not None:
+        raise failure
     return stores[0]

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
 from regional_agent.jobs.api.api_responses import store_unavailable
+from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 from regional_agent.jobs.storage.page import Page, page_of
 
 OTHER_TIMEOUT_S: Final = 5.0
 """Maximum time (s) for which a list waits for a read of a store other than that of the region."""
+
+log = structlog.get_logger()
 
 _Read = TypeVar("_Read")
 
@@ -48,7 +54,7 @@ class MergedList:
         while True:
             names, self.more = await self._names(page)
             for name, listed in names:
-                item = await self._read(listed, listed.show(name))
+                item = await self._read(listed, partial(listed.show, name))
                 if item is not None:
                     self.items.append(item)
             # With a purpose, few of the names may be shown: one more says whether there are further ones.
@@ -63,9 +69,11 @@ class MergedList:
         """Return the identifiers of a page with their stores, and whether there are more."""
         found: dict[str, ListedStore] = {}
         more = False
-        for each in [*self._stores]:
-            reading = page_of(each.store.files.storage, each.folder, page, each.prefix)
-            names, has_more = await self._read(each, reading) or ([], False)
+        stores = [*self._stores]
+        pages = (partial(page_of, each.store.files.storage, each.folder, page, each.prefix) for each in stores)
+        read = await asyncio.gather(*map(self._read, stores, pages))
+        for each, found_page in zip(stores, read, strict=True):
+            names, has_more = found_page or ([], False)
             more |= has_more
             for name in names:
                 found.setdefault(name, each)
@@ -73,18 +81,24 @@ class MergedList:
         chosen = ordered[-page.limit :] if page.before else ordered[: page.limit]
         return [(name, found[name]) for name in chosen], more or len(ordered) > page.limit
 
-    async def _read(self, listed: ListedStore, reading: Awaitable[_Read]) -> _Read | None:
-        """Return what is read; None for another store that cannot be read, which is not read again."""
-        if listed is self._own:
-            return await reading
+    async def _read(self, listed: ListedStore, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
+        """Return what is read; None for a record that cannot be decoded, and for another store that cannot be read,
+        which is not read again."""
+        is_own = listed is self._own
+        if not is_own and listed not in self._stores:
+            return None
         try:
-            async with asyncio.timeout(OTHER_TIMEOUT_S):
-                return await reading
+            async with asyncio.timeout(None if is_own else OTHER_TIMEOUT_S):
+                return await read()
+        except UnreadableRecord as error:
+            log.warning("a list lacks a record that cannot be read", error=str(error))
+            return None
         except (StoreUnavailable, TimeoutError) as error:
+            if is_own:
+                raise
             store_unavailable(StoreUnavailable(f"{listed.store.document.name}: {error or 'timeout'}"))
-            if listed in self._stores:
-                self._stores.remove(listed)
-                self._missing.append(listed.store)
+            self._stores.remove(listed)
+            self._missing.append(listed.store)
             return None
 
     def missing(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -13,14 +14,23 @@ import msgspec
 from adapters.object_store.object_store import ObjectMissing, ObjectStore, SignedMethod, StoredObject, StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
 from penstock.jobs import store_paths
+from penstock.jobs.store_silence import BULK_S, SILENT_S, StoreSilence
 
 THREADS: Final = 8
 """Operations on one store that an agent runs at a time: those on another store do not wait for one that is silent."""
+
+BULK_BYTES: Final = 1024 * 1024
+"""Size (bytes) of an object whose transfer may take longer than a response of the store."""
+
+CHECK_S: Final = 0.5
+"""Interval (s) of checks whether a store is silent that has not responded to an operation."""
 
 _DELETED_AT_ONCE: Final = 100
 
 _FORMAT_PATH: Final = "format"
 _FORMAT: Final = b"penstock-jobs-1\n"
+
+_SILENT: Final = "the store does not respond"
 
 Record = TypeVar("Record")
 _Result = TypeVar("_Result")
@@ -43,22 +53,25 @@ class JobStorage:
         self._on_failure = on_failure
         self._threads = threads
         self._opened: ObjectStore | None = None
+        self._silence = StoreSilence()
+        self._started_at: dict[object, float] = {}
+        """When (monotonic time, s) each operation that has a thread was started."""
 
     async def put(self, path: str, content: bytes) -> None:
         """Write an object, or replace it; returns when it is durable."""
-        await self._run(lambda store: store.put(path, content))
+        await self._run(lambda store: store.put(path, content), _patience_s(content))
 
     async def put_new(self, path: str, content: bytes) -> bool:
         """Write an object unless one has the path; returns whether it was written."""
-        return await self._run(lambda store: store.put_new(path, content))
+        return await self._run(lambda store: store.put_new(path, content), _patience_s(content))
 
     async def read(self, path: str) -> bytes:
-        """Return the content of an object; raises ObjectMissing if there is none."""
-        return await self._run(lambda store: store.read(path))
+        """Return the content of an object, which may be large; raises ObjectMissing if there is none."""
+        return await self._run(lambda store: store.read(path), BULK_S)
 
     async def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
         """Return a part of an object, less at its end; raises ObjectMissing if there is none."""
-        return await self._run(lambda store: store.read_range(path, start, size_bytes))
+        return await self._run(lambda store: store.read_range(path, start, size_bytes), BULK_S)
 
     async def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
         """Return a URL for each path that reads its object, or writes it, without credentials, for a time (s)."""
@@ -75,7 +88,16 @@ class JobStorage:
 
     async def list(self, folder: str) -> list[StoredObject]:
         """Return all objects below a folder, by path."""
-        return await self._run(lambda store: sorted(store.list(folder)))
+
+        def listed(store: ObjectStore) -> list[StoredObject]:
+            found = []
+            for each in store.list(folder):
+                # A bucket returns them in parts.
+                self._silence.responded(time.monotonic())
+                found.append(each)
+            return sorted(found)
+
+        return await self._run(listed)
 
     async def delete(self, path: str) -> None:
         """Remove an object; nothing if it does not exist."""
@@ -107,7 +129,7 @@ class JobStorage:
     async def find_record(self, path: str, kind: type[Record]) -> Record | None:
         """Return a record; None if there is none. Raises UnreadableRecord, too."""
         try:
-            content = await self.read(path)
+            content = await self._run(lambda store: store.read(path))
         except ObjectMissing:
             return None
         try:
@@ -115,19 +137,48 @@ class JobStorage:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UnreadableRecord(f"{path} is not a {kind.__name__}: {error}") from None
 
-    async def _run(self, operation: Callable[[ObjectStore], _Result]) -> _Result:
+    async def _run(self, operation: Callable[[ObjectStore], _Result], patience_s: float = SILENT_S) -> _Result:
+        """Run an operation in a thread. One that fails because the store is silent may still be executed later."""
+        silence, started_at, key = self._silence, self._started_at, object()
+
         def run() -> _Result:
-            if self._opened is None:
-                self._opened = _open(self.url)
-            return operation(self._opened)
+            started_at[key] = time.monotonic()
+            try:
+                if self._opened is None:
+                    self._opened = _open(self.url)
+                result = operation(self._opened)
+                silence.responded(time.monotonic())
+                return result
+            except ObjectMissing:
+                silence.responded(time.monotonic())
+                raise
+            except StoreUnavailable:
+                # Its own limit of time may have ended it.
+                silence.is_over(started_at[key], time.monotonic())
+                raise
+            finally:
+                del started_at[key]
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+            if not silence.may_start(time.monotonic(), has_thread=len(started_at) < THREADS):
+                raise StoreUnavailable(_SILENT)
+            running = asyncio.get_running_loop().run_in_executor(self._threads, run)
+            try:
+                while not (await asyncio.wait((running,), timeout=CHECK_S))[0]:
+                    if silence.is_over(started_at.get(key), time.monotonic(), patience_s):
+                        raise StoreUnavailable(_SILENT)
+                return running.result()
+            finally:
+                running.cancel()
         except ObjectMissing:
             raise
         except StoreUnavailable:
             self._on_failure()
             raise
+
+
+def _patience_s(content: bytes) -> float:
+    return SILENT_S if len(content) < BULK_BYTES else BULK_S
 
 
 class JobStorages:
