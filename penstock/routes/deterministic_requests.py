@@ -19,7 +19,7 @@ class DeterministicRequest(NamedTuple):
     """A request whose response depends on the request alone."""
 
     body: bytes
-    """The body, equal for equal requests."""
+    """The body, equal for equal requests: its fields in any order, what is in them in the order of the client."""
     is_stream: bool
     """Whether the body asks for a stream."""
 
@@ -46,7 +46,8 @@ def deterministic_request(route: Route, body: bytes | bytearray) -> Deterministi
     has_seed = type(seed) is int and seed >= 0 and seed != _RANDOM_SEED
     if route.cost.generates and not is_zero and not has_seed:
         return None
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    # Within a field the order counts: engines write tools and schemas into the prompt, and grammars follow their order.
+    canonical = json.dumps({name: fields[name] for name in sorted(fields)}, separators=(",", ":")).encode()
     return DeterministicRequest(canonical, bool(fields.get("stream")))
 
 

@@ -15,6 +15,7 @@ import structlog
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
+from regional_agent.coalescing.run_memory import RunHold, in_pieces
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, LIMIT_PREFIXES, REFUSAL_HEADER, Header
 from regional_agent.http.messages import Request, status_line, with_common_lines
@@ -93,25 +94,34 @@ class Client(NamedTuple):
     context: RequestContext | None
     """What the client may receive, if others of its run may be of other keys or tenants."""
 
-    def respond(self, found: InternalResponse, *, is_own: bool) -> None:
+    def respond(self, found: InternalResponse, hold: RunHold, *, is_own: bool) -> None:
         """Send the whole response of the run.
 
         Args:
+            hold: of the run, while the response is sent.
             is_own: whether the run is that of this client's tenant and key.
         """
         lines = _lines(found.headers, is_own=is_own)
-        if self.use is None:
-            self.connection.respond(found.status, lines, found.body)
-        else:
-            self.connection.respond(*self.use.answer(found, lines))
+        answer = (found.status, lines, found.body) if self.use is None else self.use.answer(found, lines)
+        handler = in_pieces(self.request, self.connection, self.refuse, *answer)
+        if handler is not None:
+            hold.use()
+            handler.on_end(hold.release)
+            self.connection.hand_over(self.request, handler)
 
 
 class SharedRun:
     """One run, and the clients that wait for it."""
 
     def __init__(
-        self, requests: RunRequests, serve: Serve, reauthorize: Reauthorize, metrics: CoalescingMetrics
+        self,
+        requests: RunRequests,
+        serve: Serve,
+        reauthorize: Reauthorize,
+        metrics: CoalescingMetrics,
+        hold: RunHold,
     ) -> None:
+        self._hold = hold
         self._requests = requests
         self._serve = serve
         self._reauthorize = reauthorize
@@ -132,6 +142,7 @@ class SharedRun:
         """Start to run the request with `head` and `body`; `on_full` is called when no further client may join."""
         self._on_full = on_full
         self._task = asyncio.create_task(self._run(head, body), name="shared request")
+        self._task.add_done_callback(lambda _: self._hold.release())
 
     def join(self, client: Client) -> Handler:
         """Add a client."""
@@ -200,7 +211,7 @@ class SharedRun:
             elif found is None or refusal is not None:
                 connection.respond(*client.refuse(refusal or _LOST, request))
             else:
-                client.respond(found, is_own=each.is_own)
+                client.respond(found, self._hold, is_own=each.is_own)
                 served += 1
         return served
 
@@ -208,6 +219,7 @@ class SharedRun:
         """Run the request, and again if the run failed; None if no response is complete. Raises ResponseTooLarge."""
         found: InternalResponse | None = None
         for _ in range(MAX_TRIES):
+            self._hold.again()
             try:
                 found = await self._requests.requests.send(head, body, self._on_part)
             except ResponseTooLarge:
@@ -234,6 +246,8 @@ class SharedRun:
         """Send a part of a stream to all clients; returns False for another response."""
         if self._stream is None:
             if not _is_stream(part):
+                if not self._hold.received(len(part.content)):
+                    part.fail(ResponseTooLarge("the large responses of all runs hold too much memory"))
                 return False
             self._stream = part
         for client in self._clients:

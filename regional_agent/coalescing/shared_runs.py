@@ -22,6 +22,7 @@ from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.route import ModelSource
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import permits_name
+from regional_agent.coalescing.run_memory import RunHold, RunMemory
 from regional_agent.coalescing.shared_run import Client, Refuse, RunHeaders, RunRequests, Serve, SharedRun
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
@@ -77,6 +78,7 @@ class SharedRuns:
         self._reauthorize = proxy.router.reauthorization.reauthorize
         self._metrics = proxy.metrics.coalescing
         self._runs: dict[Key, SharedRun] = {}
+        self._memory = RunMemory()
         self.cache: AgentResultCache | None = None
         """The kept responses; None keeps none."""
 
@@ -135,8 +137,7 @@ class SharedRuns:
             return Taken(run())
         kept = use.find_here()
         if kept is not None:
-            use.send(kept, connection)
-            return Taken(None)
+            return Taken(use.send(kept, connection, refuse))
         return Taken(_look_up(client, use, run) if use.asks_others else run())
 
     def _context(self, policy: Policy, request: Request, sender: Sender) -> RequestContext | Refusal | None:
@@ -159,7 +160,8 @@ class SharedRuns:
             )
             headers = (*client.headers.to_engine, *client.headers.choosing)
             head += b"".join([b"%b: %b\r\n" % header for header in headers])
-            run = SharedRun(self._connect(sender), self._serve, self._reauthorize, self._metrics)
+            hold = RunHold(self._memory, sender.tenant.name)
+            run = SharedRun(self._connect(sender), self._serve, self._reauthorize, self._metrics, hold)
             self._runs[key] = run
             run.start(head, bytes(request.body), lambda: self._forget(key, run))
         else:
@@ -213,7 +215,7 @@ def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler | None]) -
             elif isinstance(found, StoredBody):
                 connection.hand_over(request, use.stream(found, connection, client.refuse))
             else:
-                use.send(found, connection)
+                connection.hand_over(request, use.send(found, connection, client.refuse))
         except Exception:
             log.exception("looking up a kept response failed")
             use.release()

@@ -44,6 +44,8 @@ class ResponsePart(NamedTuple):
     content: bytes
     set_reading: Callable[[bool], None]
     """Pauses and resumes the response."""
+    fail: Callable[[ConnectionLost], None]
+    """Ends the response early."""
 
 
 OnPart = Callable[[ResponsePart], bool]
@@ -175,7 +177,7 @@ class _Connection(asyncio.Transport):
 
     def on_body(self, part: bytes) -> None:
         if self._on_part is not None and self._on_part(
-            ResponsePart(self._parser.get_status_code(), self._headers, part, self._set_reading)
+            ResponsePart(self._parser.get_status_code(), self._headers, part, self._set_reading, self._fail)
         ):
             return
         self._body.append(part)

@@ -28,6 +28,7 @@ from penstock.result_cache.cache_key import KeyFields, cache_for, may_keep, resu
 from penstock.result_cache.cache_purges import CachePurges
 from penstock.result_cache.cached_result import CachedResult
 from penstock.routing.reasons import Refusal
+from regional_agent.coalescing.run_memory import in_pieces
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import NOT_MODIFIED, Request
@@ -209,12 +210,11 @@ class CacheUse:
 
     # a response was kept
 
-    def send(self, found: CachedResult, connection: ClientConnection) -> None:
-        """Send a kept response, and record the account of the request."""
-        if self._is_known(found):
-            connection.respond(NOT_MODIFIED, self._record(found, NOT_MODIFIED, 0), b"")
-        else:
-            connection.respond(200, self._record(found, 200, len(found.body)), found.body)
+    def send(self, found: CachedResult, connection: ClientConnection, refuse: Refuse) -> Handler | None:
+        """Send a kept response, and record the account of the request; returns the handler of a large response."""
+        status, body = (NOT_MODIFIED, b"") if self._is_known(found) else (200, found.body)
+        lines = self._record(found, status, len(body))
+        return in_pieces(self._context.request, connection, refuse, status, lines, body)
 
     def stream(self, found: StoredBody, connection: ClientConnection, refuse: Refuse) -> Handler:
         """Send a kept response whose body is read as the client receives it, and record the account of the request."""

@@ -17,7 +17,8 @@ from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.tenants import Quota
 from penstock.routes.deterministic_requests import deterministic_request
 from penstock.routes.presets.openai import OPENAI_ROUTES
-from regional_agent.coalescing import shared_run
+from regional_agent.coalescing import run_memory, shared_run
+from regional_agent.http.client_transport import ClientTransport
 from regional_agent.services import traffic_service
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent, running_agent
@@ -148,11 +149,11 @@ async def test_a_stream_has_all_clients_that_join_and_ends_with_the_last_one(
         await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
 
 
-async def stalled(agent: Agent) -> RawClient:
-    """A client that asks for a stream and does not read it yet."""
+async def stalled(agent: Agent, body: bytes = CHAT, path: str = CHATS) -> RawClient:
+    """A client that sends a request and does not read the response yet."""
     client = await RawClient.connect(agent.traffic)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    client.send(post(CHAT, path=CHATS))
+    client.send(post(body, path=path))
     return client
 
 
@@ -185,6 +186,45 @@ async def test_a_client_that_reads_slower_than_others_is_told_and_cut(
         assert len((await alone.answer()).body) > size_bytes
         for client in (slow, fast, alone):
             client.close()
+
+
+async def test_clients_that_do_not_read_hold_pieces_of_large_responses_and_the_runs_a_bounded_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = json.dumps({"choices": [], "data": [], "text": "x" * 12_000_000}).encode()
+    monkeypatch.setattr(run_memory, "MAX_TENANT_BYTES", 3 * len(large))
+    largest, write = 0, ClientTransport.write
+
+    def measured(transport: ClientTransport, data: bytes) -> None:
+        nonlocal largest
+        largest = max(largest, len(data))
+        write(transport, data)
+
+    monkeypatch.setattr(ClientTransport, "write", measured)
+
+    async def embeds_large(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(large), large))
+
+    bodies = [json.dumps({"model": MODEL, "input": str(number)}).encode() for number in range(2)]
+    async with sharing(tmp_path, embeds_large) as (agent, gpu):
+        held = agent.service._shared_runs._memory.by_tenant
+        slow = [await stalled(agent, bodies[0], EMBEDDINGS) for _ in range(2)]
+        slow.append(await stalled(agent, bodies[1], EMBEDDINGS))
+        # Two runs, each held once.
+        await until(lambda: held.total() > 2 * (len(large) - run_memory.PIECE_BYTES) - 1)
+        await until(lambda: agent.held() == 0)
+        assert (largest < 2 * run_memory.PIECE_BYTES, len(gpu.requests)) == (True, 2)
+        monkeypatch.setattr(run_memory, "MAX_TENANT_BYTES", 2 * len(large))
+        # There is no room for a third one: its request has a run of its own.
+        assert (await ask(agent, body=b'{"model": "%b", "input": "2"}' % MODEL.encode(), path=EMBEDDINGS)).body == large
+        assert len(gpu.requests) == 4
+        slow.pop().close()
+        for client in slow:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert (await client.answer()).body == large
+            client.close()
+        await until(lambda: not held)
 
 
 async def test_the_failure_of_the_first_run_does_not_fail_all(tmp_path: Path) -> None:
@@ -342,6 +382,23 @@ def test_which_requests_are_deterministic(route: str, fields: dict[str, Any], is
     assert (request is not None) is is_deterministic
     assert request is None or request.is_stream is fields.get("stream", False)
     assert deterministic_request(found, b"{") is deterministic_request(found, b"[]") is None
+
+
+def test_requests_are_equal_whatever_the_order_of_fields_but_not_of_what_is_in_them() -> None:
+    (chat,) = [each for each in OPENAI_ROUTES if each.name == "openai-chat-completions"]
+
+    def canonical(*fields: str) -> bytes:
+        found = deterministic_request(chat, f"{{{', '.join(fields)}}}".encode())
+        assert found is not None
+        return found.body
+
+    zero, tools = '"temperature": 0', '"tools": [{"name": "f", "parameters": {"a": 1, "b": 2}}]'
+    assert canonical(zero, tools) == canonical(tools, zero)
+    # An engine renders them into other prompts, and its grammar produces fields in another order.
+    assert canonical(zero, tools) != canonical(zero, '"tools": [{"name": "f", "parameters": {"b": 2, "a": 1}}]')
+    assert canonical(zero, tools) != canonical(zero, '"tools": [{"parameters": {"a": 1, "b": 2}, "name": "f"}]')
+    assert canonical(zero, '"x": 1') != canonical(zero, '"x": 1.0')
+    assert canonical(zero, r'"x": "\u00e9"') == canonical(zero, '"x": "é"')
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.models import Cost, CostUnit, ModelVersions, Version
 from penstock.policy.kinds.result_cache import CacheScope, ResultCache
 from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge, CachePurges
+from regional_agent.coalescing.run_memory import PIECE_BYTES
+from regional_agent.http.client_transport import ClientTransport
 from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.result_cache.results_script import results_keys
 from regional_agent.result_cache.shared_results import SharedResults
@@ -138,6 +140,25 @@ async def test_an_identical_request_receives_the_kept_response_without_an_engine
         assert (await kept.ask()).headers["cache-status"] == MISSED
         assert kept.runs == 3
         assert kept.agent.held() == 0
+
+
+async def test_a_client_that_does_not_read_holds_a_piece_of_a_kept_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps({"data": [], "text": "x" * 1_000_000}).encode()
+    written, write = [0], ClientTransport.write
+
+    def measured(transport: ClientTransport, data: bytes) -> None:
+        written.append(len(data))
+        write(transport, data)
+
+    async with keeping(tmp_path, replace(ALL, max_response_bytes=1_048_576), script=responds(body)) as kept:
+        assert (await kept.ask()).body == body
+        monkeypatch.setattr(ClientTransport, "write", measured)
+        found = await kept.ask()
+        assert (found.body, found.headers["age"], kept.runs) == (body, "0", 1)
+        # Pieces are written by the stream of the response.
+        assert max(written) < PIECE_BYTES
 
 
 async def test_a_client_chooses_with_cache_control_and_entity_tags(tmp_path: Path) -> None:

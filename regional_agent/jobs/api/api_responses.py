@@ -122,6 +122,10 @@ class WaitingResponse(CompleteRequest):
         """Whether the response has not ended."""
         return not self._task.done()
 
+    def on_end(self, call: Callable[[], object]) -> None:
+        """Call `call` when the response has ended, or its client has left."""
+        self._task.add_done_callback(lambda _: call())
+
     async def _run(self, awaitable: Awaitable[Answer]) -> None:
         try:
             await self._respond(await answer_of(awaitable, self._error_format))
