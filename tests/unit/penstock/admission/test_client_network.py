@@ -16,6 +16,6 @@ def test_ipv6_addresses_are_counted_by_network() -> None:
 def test_the_networks_around_addresses() -> None:
     assert client_prefix("192.0.2.1") == client_prefix("::ffff:192.0.2.9") != client_prefix("192.0.3.1")
     assert client_prefix("2001:db8:1:2::1") == client_prefix("2001:db8:1:3::1")
-    assert client_prefix("2001:db8:1::1") != client_prefix("2001:db8:2::1")
+    assert client_prefix("2001:db8:2::1") != client_prefix("2001:db8:3::1")
     assert client_prefix("no address") == "no address"
     assert client_prefix("") == ""

@@ -31,6 +31,12 @@ def test_a_tenant_displaces_only_tenants_that_hold_more() -> None:
     assert shares.make_room("c", 49) == ["b1"]
 
 
+def test_a_holder_larger_than_all_of_the_memory_is_refused() -> None:
+    shares: MemoryShares[str] = MemoryShares(MAX_BYTES)
+    assert shares.make_room("a", MAX_BYTES + 1) is None
+    assert shares.make_room("a", MAX_BYTES) == []
+
+
 STEPS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(0, 9), st.integers(1, MAX_BYTES), st.booleans()), max_size=60
 )

@@ -74,6 +74,38 @@ def test_a_priority_of_which_nothing_started_for_a_while_has_one_turn() -> None:
     assert slot.why in (NextReason.PRIORITY, NextReason.SHARE)
 
 
+def test_a_turn_by_age_may_come_within_a_second() -> None:
+    slot = Slot(Queueing(reserve_percent=0.0, aging_s=0.5))
+    slot.join(HIGH, 10, cost_s=0.25)
+    slot.join(LOW, 10, cost_s=0.25)
+    assert [slot.serve() for _ in range(6)] == [HIGH, HIGH, LOW, HIGH, LOW, HIGH]
+
+
+def test_the_head_that_other_agents_receive_is_that_of_the_priority_whose_turn_it_is() -> None:
+    slot = Slot(Queueing(reserve_percent=0.0, aging_s=10.0))
+    slot.join(HIGH)
+    slot.join(LOW)
+    heads = [slot.queue.head(now) for now in (9.9, 10.0)]
+    assert [(head.tenant, head.behind) for head in heads if head is not None] == [
+        (f"tenant of {HIGH}", -HIGH),
+        (f"tenant of {LOW}", -2000),
+    ]
+
+
+def test_a_debt_is_forgotten_once_the_reserve_has_paid_it() -> None:
+    turns = PriorityTurns()
+    turns.reserve = 0.5
+    turns.begin_waiting(LOW, 0.0)
+    turns.begin_waiting(HIGH, 0.0)
+    turns.started(LOW, 1.0, 0.0)
+    turns.end_waiting(LOW)
+    assert turns.levels[LOW].owed_s == -1.0
+    turns.started(HIGH, 1.5, 0.0)
+    assert LOW in turns.levels, "it still owes a quarter of a second"
+    turns.started(HIGH, 0.5, 0.0)
+    assert LOW not in turns.levels
+
+
 def test_the_defaults_are_a_trickle() -> None:
     slot = Slot(Queueing())
     slot.join(HIGH, 300)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from penstock.admission.retry_budget import RetryBudget
 
 MIN_PER_S, SHARE, WINDOW_S = 10.0, 0.2, 10.0
@@ -35,6 +37,34 @@ def test_the_time_of_the_next_retry_is_known() -> None:
     budget.withdraw(WINDOW_S / 2)
     later = WINDOW_S / 2 + budget.more_in_s(WINDOW_S / 2)
     assert spend(budget, later) > 0
+
+
+@pytest.mark.parametrize(
+    ("later", "asked_at", "retries"),
+    [
+        (4.9, 4.9, 301),
+        (5.0, 5.0, 301),
+        (9.9, 9.9, 301),
+        (10.0, 10.0, 101),
+        # The half window began at 0 and not with the later requests.
+        (4.0, 9.0, 301),
+        (4.0, 14.0, 100),
+    ],
+)
+def test_requests_count_in_their_half_window_and_in_the_one_after_it(
+    later: float, asked_at: float, retries: int
+) -> None:
+    budget = RetryBudget(0.0)
+    for at in [0.0] * 1000 + [later] * 5:
+        budget.request(at)
+    assert spend(budget, asked_at) == retries
+
+
+@pytest.mark.parametrize(("later", "retries"), [(4.9, 0), (9.9, 0), (10.0, 100)])
+def test_retries_count_in_their_half_window_and_in_the_one_after_it(later: float, retries: int) -> None:
+    budget = RetryBudget(0.0)
+    assert spend(budget, 0.0) == 100
+    assert spend(budget, later) == retries
 
 
 def test_what_was_spent_is_forgotten_with_the_window() -> None:

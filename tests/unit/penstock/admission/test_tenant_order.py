@@ -114,14 +114,15 @@ def test_a_tenant_that_joins_later_is_served_as_if_all_began_then(
             assert abs(busy - new) <= 2.0 + max(costs) / weight + 1e-6
 
 
-@given(BACKLOGS, st.floats(0.01, 100.0))
+@given(BACKLOGS, st.floats(0.01, 100.0), st.integers(0, 6))
 def test_the_number_of_requests_ahead_is_exact_for_requests_of_equal_work(
-    backlogs: list[tuple[float, list[float]]], until: float
+    backlogs: list[tuple[float, list[float]]], until: float, received: int
 ) -> None:
     queue: ModelQueue[str] = ModelQueue()
     for number, (_, costs) in enumerate(backlogs):
         for at, urgency in enumerate(costs):
             queue.join(request(str(number), 1.0, float(at), urgency=urgency), 0.0)
+    queue.counters.start(0, "0", 1.0, float(received), 0.0)
     new = request("0", 1.0, 1000.0, urgency=until)
     ahead = queue.ahead_of(new)
     queue.join(new, 0.0)

@@ -71,7 +71,17 @@ def test_tenants_that_are_level_with_the_others_are_forgotten() -> None:
         counters.start("stays", 1.0, 1.0).end(1.0, 1.0)
     assert len(counters.tenants) <= 2 * MIN_SWEEP
     assert len(counters.changed) <= 2 * MIN_SWEEP
+    assert all(counters.tenants[each.tenant] is each for each in counters.changed)
+    assert busy in counters.changed
     counters.leave(busy)
+
+
+def test_a_sweep_leaves_room_for_as_many_tenants_as_it_kept() -> None:
+    counters = WorkCounters()
+    for number in range(10 * MIN_SWEEP):
+        counters.join(f"tenant-{number}", 1.0)
+    swept_at = [counters._sweep_at]
+    assert swept_at == [16 * MIN_SWEEP]
 
 
 def test_of_many_tenants_those_with_the_least_work_are_forgotten() -> None:
@@ -97,6 +107,43 @@ def test_work_at_another_agent_counts_for_its_tenant_and_the_virtual_time() -> N
     assert counters.join("new", 1.0).received_s == 4.0
     assert counters.received_s("here") == 0.0, "it waits, and keeps its place"
     assert [each.tenant for each in counters.changed] == [], "agents publish only what they start themselves"
+
+
+KINDS = ("start", "end", "join", "leave", "elsewhere")
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("abc"), st.integers(0, 9)), max_size=40))
+def test_counts_are_those_of_the_tenants_and_idle_time_saves_up_nothing(steps: list[tuple[str, str, int]]) -> None:
+    counters, running = WorkCounters(), {tenant: [] for tenant in "abc"}
+    for kind, tenant, work_s in steps:
+        counter, virtual_s = counters.tenants.get(tenant), counters.virtual_s
+        is_idle = counter is None or not (counter.running or counter.waits)
+        before_s = virtual_s if counter is None else counter.received_s
+        if kind == "start":
+            level_s = counters.highest_s if not counters.running and not counters.waiting else virtual_s
+            found = counters.start(tenant, 1.0, float(work_s))
+            if counter is None or not counter.waits:
+                assert found.received_s == max(before_s, level_s) + work_s
+            running[tenant].append((found, work_s))
+        elif kind == "end" and running[tenant]:
+            found, charged_s = running[tenant].pop()
+            found.end(charged_s, charged_s / 2.0)
+        elif kind == "join":
+            assert counters.join(tenant, 1.0).received_s >= virtual_s or (counter is not None and counter.waits)
+        elif kind == "leave" and counter is not None:
+            counters.leave(counter)
+        elif kind == "elsewhere":
+            counters.started_elsewhere(tenant, float(work_s))
+            level_s = virtual_s if is_idle else before_s
+            assert counters.tenants[tenant].received_s == max(before_s, level_s) + work_s
+        everyone = counters.tenants.values()
+        assert counters.waiting == sum(each.waits for each in everyone)
+        assert counters.running == sum(each.running for each in everyone)
+        assert counters.highest_s >= max((each.received_s for each in everyone), default=0.0)
+        assert [each.tenant for each in counters.changed] == list(
+            dict.fromkeys(each.tenant for each in counters.changed)
+        )
+        assert all(each.has_changed for each in counters.changed)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 12))

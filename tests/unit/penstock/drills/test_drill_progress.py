@@ -8,17 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.drills.drill_progress import (
-    EVACUATE_WITHIN_S,
-    RETURN_WITHIN_S,
-    SET_WITHIN_S,
-    TAKE_OVER_WITHIN_S,
-    LiftOverride,
-    Observed,
-    SetOverride,
-    StepDown,
-    on_tick,
-)
+from penstock.drills.drill_progress import LiftOverride, Observed, SetOverride, StepDown, on_tick
 from penstock.drills.drill_state import (
     FINAL_PHASES,
     TRANSITIONS,
@@ -35,6 +25,9 @@ from penstock.overrides.overrides import Override, OverrideKind, lifted
 from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.canary_analysis import AgentObservation
 from penstock.rollout.objective_analysis import ObjectiveCounts
+
+EVACUATE_WITHIN_S, RETURN_WITHIN_S, SET_WITHIN_S, TAKE_OVER_WITHIN_S = 900.0, 300.0, 60.0, 60.0
+"""As documented, and not imported: a test fails if a tuned constant changes."""
 
 RAMP_S, HOLD_S = 8.0, 30.0
 

@@ -69,6 +69,8 @@ def test_what_is_invalid_is_a_problem_and_no_fact() -> None:
         facts = listed_model("chat", "/models/llama", impossible)
         assert facts.served == (ServedModel("chat", "/models/llama", 0),)
         assert len(facts.problems) == 1, impossible
+    whole = read_facts(FactsPage.SGLANG_SERVER, b'{"mem_fraction_static": 1.0}', NAMES)
+    assert (whole.served[0].memory_share, whole.problems) == (1.0, ())
     for share in (b"1" + b"0" * 400, b"-0.5", b'"nan"', b"[]"):
         sglang = read_facts(FactsPage.SGLANG_SERVER, b'{"mem_fraction_static": %b}' % share, NAMES)
         assert sglang.served[0].memory_share == 0.0

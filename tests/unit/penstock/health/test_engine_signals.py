@@ -7,6 +7,7 @@ from penstock.health.engines.engine_signals import (
     Signal,
     pressure,
     read_metrics,
+    read_samples,
     signal_weight,
     updated_readings,
 )
@@ -115,6 +116,17 @@ def test_garbage_is_refused_with_a_reason(page: bytes) -> None:
 def test_a_page_made_to_be_slow_is_given_up_soon(line: bytes) -> None:
     with pytest.raises(InvalidSignals):
         read_metrics(line, EngineKind.AUTO)
+
+
+def test_a_gauge_at_the_end_of_a_long_page_is_read_with_labels_that_are_no_text() -> None:
+    others = b'vllm:another{model_name="m"} 1\n' * 40_000
+    page = others + b'vllm:num_requests_waiting{model_name="\xff",rank="0"} 2\n'
+    assert read_metrics(page, EngineKind.AUTO)[1] == {QUEUED: 2.0}
+    assert read_samples(page, ["vllm:num_requests_waiting"]) == {
+        "vllm:num_requests_waiting": [({"model_name": "\ufffd", "rank": "0"}, 2.0)]
+    }
+    with pytest.raises(InvalidSignals, match=r"^vllm:num_requests_waiting is no number$"):
+        read_metrics(b"vllm:num_requests_waiting lots\n", EngineKind.AUTO)
 
 
 def test_a_gauge_without_a_number_yet_is_passed_over() -> None:

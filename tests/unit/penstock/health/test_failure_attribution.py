@@ -51,6 +51,22 @@ def test_only_requests_that_were_served_after_the_first_failure_are_evidence() -
     assert failures.failed("a", "gpu-1", 1.0 + WINDOW_S + 1.0), "no other tenant was served since"
 
 
+def test_a_failure_long_ago_is_not_the_first_one() -> None:
+    failures = TenantFailures()
+    for now in (0.0, WINDOW_S + 50.0):
+        for name in ("gpu-1", "gpu-2"):
+            failures.served("b", name, now - 1.0)
+            assert failures.failed("a", name, now)
+    assert not failures.is_cause("a", WINDOW_S + 50.0), "the other tenant was served before these failures"
+
+
+def test_requests_that_are_served_matter_for_half_a_minute_after_a_failure() -> None:
+    failures = TenantFailures()
+    assert failures.until < 0.0
+    failures.failed("a", "gpu-1", 100.0)
+    assert failures.until == 130.0
+
+
 def test_a_tenant_that_is_served_again_does_not_hide_the_others() -> None:
     failures = TenantFailures()
     for name in ("gpu-1", "gpu-2"):

@@ -107,6 +107,18 @@ def test_ejections_in_a_row_grow_to_a_cap_and_are_forgiven_with_time() -> None:
     assert ejected(now + 10_000.0, trusted).ejections == 1
 
 
+def test_ejections_are_shortened_by_up_to_a_fifth_so_that_agents_do_not_try_at_once() -> None:
+    failed = EndedAttempt(AttemptOutcome.GATEWAY_ERROR, 0.0)
+    longest: list[float] = []
+    for seed in range(200):
+        ejection = Ejection()
+        for _ in range(3):
+            ejection = request_ended(ejection, failed, 0.0, RULES, Random(seed))
+        longest.append(ejection.until)
+    assert 8.0 <= min(longest) < 8.2
+    assert 9.8 < max(longest) <= 10.0
+
+
 def test_the_cap_leaves_an_outlier_in_until_there_is_room() -> None:
     held = after(Ejection(), *[AttemptOutcome.STALLED] * 50, may_eject=False)
     assert held.accepts_requests

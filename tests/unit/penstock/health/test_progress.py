@@ -73,6 +73,7 @@ def test_an_engine_that_runs_nothing_of_what_waits_for_it_is_suspect_at_once() -
     stall = stall_of(tracker.take_sample(), [IDLE_SIBLING], 8.0, AFTER_S)
     assert stall is not None
     assert stall.reason is StallReason.IDLE
+    assert stall.detail == "3 readings show no request; one has waited for 4.0 s"
     assert stall.may_resend(repeatable=False)
 
 
@@ -99,6 +100,7 @@ def test_a_request_that_may_have_started_is_sent_again_only_if_its_route_permits
 
 def test_zero_disables() -> None:
     assert stall_of(overdue(0.0), [IDLE_SIBLING], 1e9, 0.0) is None
+    assert stall_of(overdue(0.0, idle_since=1.0, unusual_since=0.0), [IDLE_SIBLING], 1e9, 0.0) is None
 
 
 def with_history(*waits_s: float, streaming: bool = True) -> ProgressTracker:

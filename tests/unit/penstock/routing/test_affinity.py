@@ -8,16 +8,11 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.routing.affinity import (
-    NOTHING,
-    SESSION_BIT,
-    AffinityIndex,
-    prefix_keys,
-    session_key,
-)
+from penstock.routing.affinity import NOTHING, AffinityIndex, prefix_keys, session_key
 
 BLOCK_BYTES, MAX_BLOCKS, MAX_HOLDERS, MAX_UNPUBLISHED = 1_024, 64, 16, 4_096
 HELD_S, NOTED_S, PUBLISHED_AGAIN_S, SESSION_GAP_S, STORING_S = 300.0, 1.0, 60, 0.5, 2.0
+SESSION_BIT = 1 << 32
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 

@@ -13,11 +13,12 @@ from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
-from penstock.routing.affinity import BLOCK_BYTES, NOTHING, AffinityHint
+from penstock.routing.affinity import NOTHING, AffinityHint
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import NOTHING_HELD, HeldParts, is_stale
 
 EVICTION_PRESSURE, HELD_S, MODEL_GAP_S = 0.5, 300.0, 0.5
+BLOCK_BYTES = 1024
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 ESTIMATE = SimpleNamespace(model="m", cost=SimpleNamespace(input_unit_s=0.001))

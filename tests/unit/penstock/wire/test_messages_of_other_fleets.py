@@ -7,9 +7,12 @@ import time
 import pytest
 
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
-from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
+from penstock.wire.region_key import RegionKey, RegionKeys
 from penstock.wire.session import BadSignature, Purpose
 from tests.support.identities import agent_id, agent_sessions, authority, introduce, sessions_of_fleet
+
+KEY_BYTES = 32
+"""As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
 HERE = agent_sessions("eu")

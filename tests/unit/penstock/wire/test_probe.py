@@ -13,9 +13,11 @@ from penstock.wire.probe import (
     seal_request,
     seal_response,
 )
-from penstock.wire.route_context import CLOCK_SKEW_S
 from penstock.wire.session import BadSignature, Purpose
 from tests.support.identities import agent_sessions, introduce
+
+CLOCK_SKEW_S = 5.0
+"""As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
 SENDER, RECEIVER, STRANGER = agent_sessions("eu-es"), agent_sessions("eu-de", "agent-2"), agent_sessions("eu-gb")
