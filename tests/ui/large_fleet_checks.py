@@ -210,6 +210,8 @@ async def _main_thread_s(devtools: CDPSession) -> float:
 async def _look(page: Page, url: str, view: str) -> None:
     await page.goto(f"{url}/ui/#/{view}")
     await expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
+    # This fleet keeps no plan: a map without one is the whole world, not shapes in a corner.
+    await expect(page.locator(".map .land:not([transform])")).to_have_count(0)
     found = await findings(page, f"100-regions-{view.replace('/', '-')}")
     assert not found, "; ".join(found)
 

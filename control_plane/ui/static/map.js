@@ -27,6 +27,8 @@ export class FleetMap {
     this.svg = s("svg", { class: "map", role: "group", "aria-label": "World map of the fleet's regions" }, this.land, this.layers);
     this.zoom = 1;
     this.middle = null;
+    // Until a state is known, the map is the whole world.
+    this.last = [[], [], {}];
     this.note = h("p", { class: "hint" });
     const button = (label, text, action) => h("button", { type: "button", "aria-label": label, title: label, onclick: action }, text);
     this.element = h("div", {}, h("div", { class: "map-bar" }, this.note, h("div", { class: "zoom" },
@@ -49,7 +51,6 @@ export class FleetMap {
   }
 
   #redraw() {
-    if (!this.last) return;
     const [regions, flows, { model = "", clients = [], focus = "" }] = this.last;
     const project = this.#fit(regions);
     const places = placesOf(regions.map((region) => {
@@ -87,7 +88,7 @@ export class FleetMap {
 
   #zoomTo(zoom, at = null) {
     this.zoom = Math.min(MAX_ZOOM, Math.max(1, zoom));
-    const busiest = [...(this.last?.[0] ?? [])].sort((a, b) => demandOf(b) - demandOf(a))[0];
+    const busiest = [...this.last[0]].sort((a, b) => demandOf(b) - demandOf(a))[0];
     if (this.zoom === 1) this.middle = null;
     else this.middle = at ?? this.middle ?? (busiest && { x: busiest.longitude_deg, y: busiest.latitude_deg });
     this.svg.classList.toggle("zoomed", this.zoom > 1);
