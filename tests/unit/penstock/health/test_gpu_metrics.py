@@ -47,6 +47,15 @@ def test_the_gpus_of_an_endpoint_are_read(page: bytes, gpus: tuple[str, ...], st
 
 
 @pytest.mark.parametrize(
+    ("reasons", "is_throttled"),
+    [(0x8, True), (0x20, True), (0x40, True), (0x80, True), (0x1 | 0x2 | 0x4 | 0x10 | 0x100, False), (0x41, True)],
+)
+def test_heat_and_brakes_throttle_a_gpu_and_a_power_cap_does_not(reasons: int, is_throttled: bool) -> None:
+    page = b'DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0"} %d\n' % reasons
+    assert read_gpus(page).is_throttled is is_throttled
+
+
+@pytest.mark.parametrize(
     ("page", "gpus", "problem"),
     [
         (DCGM, ("7",), "no GPU of the endpoint is on the page"),

@@ -65,6 +65,8 @@ OTHER = "11111111aaaaaaaa11111111aaaaaaaa11111111"
         ("/models/llama", "/models/llama/"),
         ("org/m", f"org/m@{FULL}"),
         ("org/m@main", f"org/m@{FULL}"),
+        # A number of 32 digits or more is a hash.
+        ("org/m@" + "1" * 32, "org/m@" + "1" * 33),
     ],
 )
 def test_spelling_is_no_difference(one: str, other: str) -> None:
@@ -81,6 +83,7 @@ def test_spelling_is_no_difference(one: str, other: str) -> None:
         ("org/m", f"fork/m@{FULL}"),
         ("org/M", "org/m"),
         ("org/m@1000001", "org/m@10000012"),
+        ("org/m@" + "1" * 30, "org/m@" + "1" * 31),
         ("/models/llama-v1", "/models/llama-v2"),
         ("/", "/models"),
     ],

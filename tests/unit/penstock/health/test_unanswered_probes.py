@@ -59,6 +59,7 @@ def test_a_server_that_answers_probes_during_requests_has_that_excuse_no_longer(
     occupation.answered(1.0, busy=False, while_running=True)
     assert not explains(occupation, 5.0)
     assert explains(occupation, 5.0, progressed_at=1.0), "its streams go on"
+    assert explains(occupation, 0.9 + PROGRESS_S, progressed_at=1.0)
     assert not explains(occupation, 5.0, progressed_at=1.0, refused=1.0), "it would accept connections"
     assert not explains(occupation, 1.0 + PROGRESS_S, progressed_at=1.0)
     for _ in range(3):

@@ -165,14 +165,15 @@ def test_servers_of_another_model_reset_nothing() -> None:
     assert hysteresis.damped(KEY, "a", home, {"a": 0.7, "b": 0.3}, 0.0) == home
 
 
-def test_noise_is_no_move() -> None:
-    hysteresis = resting()
-    least = 1.0 - 0.9 * MIN_MOVE
+@pytest.mark.parametrize(("part", "is_move"), [(0.9, False), (1.1, True)])
+def test_noise_is_no_move(part: float, is_move: bool) -> None:
+    hysteresis, wanted = resting(), {"a": 0.7, "b": 0.3}
+    least = 1.0 - part * MIN_MOVE
     for at, share in ((0.0, least), (0.5, 1.0), (1.0, least)):
         shares = {"a": share, "b": 1.0 - share}
         hysteresis.damped(KEY, "a", shares, shares, at)
-    # Had the noise been moves, `a` had last moved away, and would go on.
-    assert hysteresis.damped(KEY, "a", shares, {"a": 0.7, "b": 0.3}, 1.5) == shares
+    # After moves, `a` has last moved away, and goes on.
+    assert hysteresis.damped(KEY, "a", shares, wanted, 1.5) == (wanted if is_move else shares)
 
 
 def test_a_share_rests_after_some_time_without_a_move() -> None:

@@ -11,6 +11,7 @@ DEADBAND = 0.02
 
 ALIVE = {"a", "b", "c"}
 NOISE = {"a": 0.7 + DEADBAND / 2, "b": 0.3 - DEADBAND / 2}
+MORE_THAN_NOISE = {"a": 0.7 + DEADBAND * 1.1, "b": 0.3 - DEADBAND * 1.1}
 
 
 def test_moved_share_is_the_part_of_the_traffic_that_changes_server() -> None:
@@ -24,6 +25,9 @@ def test_moved_share_is_the_part_of_the_traffic_that_changes_server() -> None:
         pytest.param({"a": 1.0}, {"a": 0.2, "b": 0.8}, 0.1, ALIVE, {"a": 0.9, "b": 0.1}, id="a long way, in steps"),
         pytest.param({"a": 1.0}, {"a": 0.9, "b": 0.1}, 0.2, ALIVE, {"a": 0.9, "b": 0.1}, id="a short way, whole"),
         pytest.param({"a": 0.7, "b": 0.3}, NOISE, 1.0, ALIVE, {"a": 0.7, "b": 0.3}, id="noise moves nothing"),
+        pytest.param(
+            {"a": 0.7, "b": 0.3}, MORE_THAN_NOISE, 1.0, ALIVE, MORE_THAN_NOISE, id="a small move beyond the noise"
+        ),
         pytest.param(
             {"a": 0.99, "b": 0.01}, {"a": 1.0}, 0.1, ALIVE, {"a": 1.0}, id="the last of a share, though small"
         ),

@@ -50,6 +50,8 @@ def test_patterns_whose_ends_differ_do_not_overlap() -> None:
     assert not overlap("llama-*-sqla", "llama-*-sqlb")
     assert not overlap("llama-*-axb", "llama-*-cxb")
     assert not overlap("ab*", "aa*")
+    assert overlap("ab*", "a*c*")
+    assert not overlap("ab*", "c*b*")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.models import Model, Queueing
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, Batch, Tenant, Tier
@@ -33,6 +33,23 @@ def test_the_digest_does_not_depend_on_the_order_of_sets_and_dicts() -> None:
     backwards = {name: REGIONS[name] for name in reversed(REGIONS)}
     rule = ResidencyRule("r", allow=frozenset(["eu-es", "eu-de"]))
     assert policy(regions=backwards, residency=(rule,)).digest() == policy().digest()
+
+
+@pytest.mark.parametrize(
+    ("queueing", "preempts", "patience_s"),
+    [
+        (Queueing(), False, 0.0),
+        (Queueing(preempt_batch=False, preempt_wait_percent=50.0), False, 4.0),
+        (Queueing(preempt_batch=True), True, 0.0),
+        (Queueing(preempt_batch=True, preempt_wait_percent=25.0), True, 2.0),
+    ],
+)
+def test_the_preemption_of_batch_requests_is_that_of_the_model(
+    queueing: Queueing, preempts: bool, patience_s: float
+) -> None:
+    of_models = policy(models={"m": Model("m", queueing=queueing), "n": Model("n")})
+    for model, expected in (("m", (preempts, patience_s)), ("n", (False, 0.0)), ("unknown", (False, 0.0))):
+        assert (of_models.preempts_batch(model), of_models.preemption_patience_s(model, 8.0)) == expected
 
 
 def test_the_digest_survives_the_wire() -> None:

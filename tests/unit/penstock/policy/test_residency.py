@@ -7,7 +7,7 @@ import pytest
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.residency import Mask, RequestFacts, cite, mask, residency_class
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import Reason, Refusal, Rejection
 from tests.support.planet import EU_ONLY, policy
 
 PERSONAL = RequestFacts("personal", "personal")
@@ -42,6 +42,17 @@ def test_deny_wins_in_either_order() -> None:
     allow = ResidencyRule("frankfurt", allow=frozenset({"eu-de", "eu-es"}))
     assert permitted(mask(policy(deny, allow), OPEN)) == {"eu-es"}
     assert permitted(mask(policy(allow, deny), OPEN)) == {"eu-es"}
+
+
+def test_each_rejection_states_whether_a_rule_denies_a_region_or_does_not_allow_it() -> None:
+    deny = ResidencyRule("never-frankfurt", deny=frozenset({"eu-de"}))
+    allow = ResidencyRule("eu", allow=frozenset({"eu-de", "eu-es"}))
+    verdict = mask(policy(deny, allow), OPEN)
+    assert isinstance(verdict, Mask)
+    assert verdict.rejected == (
+        Rejection("eu-de", Reason.RESIDENCY_DENIED, "never-frankfurt"),
+        Rejection("us-east", Reason.RESIDENCY_NOT_ALLOWED, "eu"),
+    )
 
 
 def test_rules_that_leave_nothing_refuse_with_every_rejection() -> None:
@@ -85,6 +96,8 @@ def test_a_rule_by_subdivision(location: Location, expected: set[str] | None) ->
     if expected is None:
         assert isinstance(verdict, Refusal)
         assert verdict.reason is Reason.LOCATION_UNKNOWN
+        unknown = "country" if location.country is None else "subdivision"
+        assert verdict.detail == f"residency rule 'californians' depends on the client's {unknown}, which is not known"
     else:
         assert permitted(verdict) == expected
 
