@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 from typing import Final
 
 import msgspec
 
-from control_plane.usage.statement import AttainedObjective, answered, attained
+from control_plane.usage.statement import AttainedObjective, answered, attained, missing_of_month
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow
 
 QUESTIONS: Final = (
@@ -48,7 +49,7 @@ class SlaReport(msgspec.Struct, frozen=True):
     """What the counts lack."""
 
 
-def make_report(month: str, answers: Sequence[UsageAnswer]) -> SlaReport:
+def make_report(month: str, answers: Sequence[UsageAnswer], today: date) -> SlaReport:
     """Return the report from the answers to QUESTIONS for one month."""
     by_objective, by_outcome = answers
     outcomes = _by_tenant(by_outcome.rows)
@@ -58,8 +59,7 @@ def make_report(month: str, answers: Sequence[UsageAnswer]) -> SlaReport:
         for each in attained(of_tenant)
     ]
     rows.sort(key=lambda row: (row.is_kept, row.tenant, row.model, row.objective))
-    missing = tuple(dict.fromkeys(line for answer in answers for line in answer.missing))
-    return SlaReport(month, tuple(rows), missing)
+    return SlaReport(month, tuple(rows), missing_of_month(answers, today))
 
 
 def _row(tenant: str, each: AttainedObjective, answered_share: float | None) -> TenantObjective:

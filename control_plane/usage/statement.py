@@ -100,9 +100,6 @@ def month_of(text: str) -> tuple[date, date]:
 def make_statement(tenant: str, answers: Sequence[UsageAnswer], today: date) -> Statement:
     """Return the statement from the answers to QUESTIONS for the tenant and one month."""
     by_outcome, by_key, by_day, by_objective = answers
-    missing = [line for answer in answers for line in answer.missing]
-    if today <= by_outcome.last_day:
-        missing.append(f"the month has not ended: {today} is the last day in these sums")
     return Statement(
         tenant,
         by_outcome.first_day,
@@ -114,8 +111,16 @@ def make_statement(tenant: str, answers: Sequence[UsageAnswer], today: date) -> 
         sum_of(by_outcome.rows),
         answered(by_outcome.rows),
         attained(by_objective.rows),
-        tuple(dict.fromkeys(missing)),
+        missing_of_month(answers, today),
     )
+
+
+def missing_of_month(answers: Sequence[UsageAnswer], today: date) -> tuple[str, ...]:
+    """Return what the answers about one month lack."""
+    missing = [line for answer in answers for line in answer.missing]
+    if today <= answers[0].last_day:
+        missing.append(f"the month has not ended: {today} is the last day in these sums")
+    return tuple(dict.fromkeys(missing))
 
 
 def statement_csv(statement: Statement) -> str:

@@ -111,7 +111,7 @@ def sla(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the service objectives of all tenants in a month, kept or missed. Exit with 1 if one is missed."""
-    report = make_report(month, _usage_of_month(fleet, month, tenant, SLA_QUESTIONS))
+    report = make_report(month, _usage_of_month(fleet, month, tenant, SLA_QUESTIONS), datetime.now(UTC).date())
     print_as(output, report, lambda: _sla_view(report))
     if not all(row.is_kept for row in report.objectives):
         raise typer.Exit(EXIT_FAILED)
