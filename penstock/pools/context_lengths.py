@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Final
 
-from penstock.cost.cost_estimate import CostEstimator
+from penstock.cost.cost_estimate import OVERHEAD_BYTES, CostEstimator
+from penstock.cost.prompt_lengths import TRUNCATION, longest_prompt_bytes
 from penstock.cost.request_properties import CostInputs
+from penstock.routes.route import CostFields
 from penstock.routing.endpoint_selection import EndpointView
 
 MARGIN: Final = 1.2
@@ -33,12 +35,27 @@ class NeededTokens:
         self.likely = int(prompt_tokens * MARGIN) + answer_tokens
         """Tokens with a margin for the error of the estimate."""
         self.surely = int(prompt_tokens * SURE) + answer_tokens
-        """Tokens that the request has even if the estimate is twice too high."""
+        """Tokens that the request has even if the estimate is twice too high, and its prompt may not be shortened."""
 
 
-def needed_tokens(expectations: CostEstimator, model: str, ask: CostInputs) -> NeededTokens:
-    """Return the tokens that a request needs; an answer without a limit takes what the prompt leaves."""
-    return NeededTokens(expectations.tokens_in(model, ask), ask.max_tokens or 0)
+def needed_tokens(
+    expectations: CostEstimator, model: str, ask: CostInputs, body: bytes | bytearray, cost: CostFields
+) -> NeededTokens:
+    """Return the tokens that a request needs; an answer without a limit takes what the prompt leaves.
+
+    Args:
+        body: the body of the request.
+        cost: cost fields of its route.
+    """
+    longest_bytes = longest_prompt_bytes(body, cost)
+    if longest_bytes is None:
+        prompt_tokens = expectations.tokens_in(model, ask)
+    else:
+        prompt_tokens = expectations.prompt_tokens(model, longest_bytes + OVERHEAD_BYTES)
+    needed = NeededTokens(prompt_tokens, ask.max_tokens or 0)
+    if TRUNCATION in body:
+        needed.surely = ask.max_tokens or 0
+    return needed
 
 
 class ContextLengths:

@@ -247,7 +247,7 @@ class ClientRequestReader:
             return False
         fallback, facts = policy.models[fields.model], context.facts
         context.estimate = work_estimate_of(request, fields, facts.tenant, fallback.cost, self._expectations)
-        context.model = fields.model
+        context.model, context.needed = fields.model, None
         context.max_wait_s = fallback.max_wait_s
         context.forget_tries()
         permitted, country = context.residency.permitted, facts.location.country

@@ -10,6 +10,7 @@ from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, Retr
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.pools.context_lengths import NeededTokens
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason
@@ -98,6 +99,8 @@ class RequestContext:
         """Whether an engine broke the connection or stopped responding, so that the request may be the cause."""
         self.continuations = 0
         """Number of times that another target had to continue the response."""
+        self.needed: NeededTokens | None = None
+        """The context length that the request needs; None until it is needed."""
         self.context_class = 0
         """In a pool of several context lengths, the smallest one (tokens) that the request fits into; else 0."""
         self.extends_text = False

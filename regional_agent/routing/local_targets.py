@@ -11,6 +11,7 @@ from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
+from penstock.routes.route import CostFields
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.prefixes.hot_prefixes import SHORTEST, HotPrefixes
@@ -30,6 +31,8 @@ _NOT_FOUND: Final = Reason.NOT_FOUND
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
 _TOKEN: Final = CostUnit.TOKEN
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_NO_COST: Final = CostFields()
 
 
 class LocalTargets:
@@ -273,7 +276,11 @@ class LocalTargets:
 
     def needed_tokens(self, context: RequestContext) -> NeededTokens:
         """Return the context length that a request needs."""
-        return needed_tokens(self.chooser.expectations, context.model, context.estimate.ask)
+        if context.needed is None:
+            route = context.request.route
+            cost, body = _NO_COST if route is None else route.cost, context.request.body
+            context.needed = needed_tokens(self.chooser.expectations, context.model, context.estimate.ask, body, cost)
+        return context.needed
 
     def exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:
         """Exclude the regions whose context length is too short for a request, as far as it is known."""

@@ -38,7 +38,7 @@ class LimitedEngine(SmallHttp):
         if method == b"GET":
             return 200, b""
         self.served += 1
-        return 200, b'{"choices": []}'
+        return 200, b'{"data": [{"embedding": [0.1]}]}' if target == b"/v1/embeddings" else b'{"choices": []}'
 
 
 @asynccontextmanager
@@ -94,6 +94,15 @@ async def test_a_request_that_is_too_long_for_all_is_refused_at_once_in_the_form
         assert engine.served == 0
         doubtful = await ask(agent, body=chat(18_000, 1))
         assert (doubtful.status, engine.served) == (200, 1), "the engine decides"
+
+
+async def test_a_batch_of_texts_that_fit_one_by_one_is_served(tmp_path: Path) -> None:
+    engine = LimitedEngine(512)
+    async with serving(tmp_path, [engine]) as agent:
+        for count, length, status in ((50, 1_000, 200), (2, 9_000, 400)):
+            body = json.dumps({"model": MODEL, "input": ["x" * length] * count}).encode()
+            assert (await ask(agent, body=body, path="/v1/embeddings")).status == status
+        assert engine.served == 1
 
 
 async def test_another_region_serves_what_is_too_long_here(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.request_properties import CostInputs
 from penstock.pools.context_lengths import ContextLengths, needed_tokens
+from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routing.endpoint_selection import EndpointView
 
+OPENAI = {route.path: route for preset in ("openai", "vllm") for route in preset_routes(preset)}
 POOL = (("small-1", 4096), ("small-2", 4096), ("large", 32_768))
 
 
@@ -58,9 +61,33 @@ def test_equal_endpoints_cost_nothing_until_the_body_could_be_too_long() -> None
 
 
 def test_the_need_of_a_request_is_bounded_from_both_sides() -> None:
-    needed = needed_tokens(CostEstimator(), "m", CostInputs(4_120, max_tokens=50))
+    chat = OPENAI["/v1/chat/completions"].cost
+    needed = needed_tokens(CostEstimator(), "m", CostInputs(4_120, max_tokens=50), b"", chat)
     assert (needed.surely, needed.likely) == (550, 1250)
-    assert needed_tokens(CostEstimator(), "m", CostInputs(4_120)).surely == 500
+    assert needed_tokens(CostEstimator(), "m", CostInputs(4_120), b"", chat).surely == 500
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "surely"),
+    [
+        ("/v1/embeddings", {"input": ["a" * 398] * 50}, 50),
+        ("/v1/embeddings", {"input": "a" * 398}, 50),
+        ("/v1/embeddings", {"input": [1111] * 400}, 250),
+        ("/v1/embeddings", {"input": [[1111] * 80] * 5}, 50),
+        ("/v1/embeddings", {"input": "a" * 4000, "truncate_prompt_tokens": 8}, 0),
+        ("/v1/completions", {"prompt": ["a" * 398] * 50, "max_tokens": 7}, 57),
+        ("/v1/completions", {"prompt": ["a"] * 50 + ["a" * 798], "max_tokens": 7}, 107),
+        ("/v1/completions", {"prompt": "a" * 398, "max_tokens": 7}, 45),
+        ("/v1/responses", {"input": [{"role": "user", "content": "a" * 398}] * 2}, 93),
+        ("/v1/rerank", {"query": "a" * 398, "documents": ["a" * 398] * 50}, 100),
+        ("/v1/score", {"text_1": "a" * 398, "text_2": ["a" * 398] * 50}, 50),
+        ("/v1/chat/completions", {"messages": [{"content": "a" * 398}] * 2, "max_tokens": 7}, 98),
+    ],
+)
+def test_of_several_prompts_the_longest_has_to_fit(path: str, body: dict[str, object], surely: int) -> None:
+    text = msgspec.json.encode(body)
+    ask = CostInputs(len(text), max_tokens=7 if "max_tokens" in body else None)
+    assert needed_tokens(CostEstimator(), "m", ask, text, OPENAI[path].cost).surely == surely
 
 
 @given(
