@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from adapters.object_store.folder_store import FolderStore
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
 from penstock.jobs.job_records import BatchCounts, Claim
@@ -21,6 +23,7 @@ from regional_agent.jobs import agent_jobs, job_deadline, job_worker
 from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.async_requests import pace_exchange, request_run
 from regional_agent.jobs.batches import batch_run
+from regional_agent.jobs.storage import job_storage
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.job_storage import JobStorage
 from tests.integration.test_batches import serving, with_tenants
@@ -97,6 +100,32 @@ async def test_a_result_is_read_as_often_as_clients_want_and_always_as_a_whole(t
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-length"] == str(len(whole.content))
         assert len(gpu.requests) == 1
+
+
+async def test_results_and_files_are_read_in_pieces_so_that_slow_clients_hold_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_storage, "PIECE_BYTES", 1000)
+    read: dict[str, list[int]] = defaultdict(list)
+    read_range = FolderStore.read_range
+
+    def measured(store: FolderStore, path: str, start: int, size_bytes: int) -> bytes:
+        found = read_range(store, path, start, size_bytes)
+        read[path].append(len(found))
+        return found
+
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        job = (await submit(client, {"model": MODEL, "input": "x" * 4321})).json()["id"]
+        url, content = (await ended(client, job))["result"]["url"], input_file(100)
+        file = (await client.upload(content)).json()["id"]
+        batch = await client.ended((await client.create(file)).json()["id"])
+        monkeypatch.setattr(FolderStore, "read_range", measured)
+        assert (await client.http.get(url)).json()["text"] == "x" * 4321
+        assert (await client.http.get(f"/v1/files/{file}/content")).content == content
+        assert len(await client.lines(batch["output_file_id"])) == 100
+        large = [sizes for path, sizes in read.items() if sum(sizes) > 3000 and not path.endswith(".json")]
+        assert len(large) >= 3
+        assert max(map(max, large)) == 1000
 
 
 async def test_a_large_upload_and_an_error_of_the_engine_are_results_too(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.jobs import store_paths
@@ -124,7 +124,9 @@ class JobsApi:
         """Return the response, as the engine sent it."""
         end = await self._response_end(job)
         lines = tuple(f"{name}: {value}\r\n".encode("latin-1") for name, value in end.headers)
-        return Content(end.body_bytes, self._read(end), lines, end.status or 200)
+        return Content(
+            end.body_bytes, self._jobs.storage.pieces(end.body_path, end.body_bytes), lines, end.status or 200
+        )
 
     async def urls(self, job: str) -> Answer:
         """Return a URL of the store for the body of the response."""
@@ -137,9 +139,6 @@ class JobsApi:
         if end is None or end.status is None:
             raise BadInput(409, "no_result", "the job has no response; see its `status`")
         return end
-
-    async def _read(self, end: JobEnd) -> AsyncIterator[bytes]:
-        yield await self._jobs.storage.read(end.body_path)
 
     async def cancel(self, job: str) -> Answer:
         """Cancel a request that waits, and request the cancellation of one that runs; one that has ended stays as it

@@ -83,9 +83,10 @@ class FileStore:
             await self.storage.delete(part.path)
 
     async def read(self, record: FileRecord) -> AsyncIterator[bytes]:
-        """Return the content of a file, part by part."""
+        """Return the content of a file, in pieces."""
         for part in record.parts:
-            yield await self.storage.read(part.path)
+            async for piece in self.storage.pieces(part.path, part.size_bytes):
+                yield piece
 
     async def used_bytes(self, tenant: str) -> int:
         """Return the size (bytes) of the uploaded files of a tenant, with those that arrive, whole or in parts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, TypeVar
@@ -18,6 +18,9 @@ from penstock.jobs.store_silence import BULK_S, SILENT_S, StoreSilence
 
 THREADS: Final = 8
 """Operations on one store that an agent runs at a time: those on another store do not wait for one that is silent."""
+
+PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of an object that a client that reads slowly holds in memory."""
 
 BULK_BYTES: Final = 1024 * 1024
 """Size (bytes) of an object whose transfer may take longer than a response of the store."""
@@ -72,6 +75,17 @@ class JobStorage:
     async def read_range(self, path: str, start: int, size_bytes: int) -> bytes:
         """Return a part of an object, less at its end; raises ObjectMissing if there is none."""
         return await self._run(lambda store: store.read_range(path, start, size_bytes), BULK_S)
+
+    async def pieces(self, path: str, size_bytes: int) -> AsyncIterator[bytes]:
+        """Return the content of an object in pieces, as its receiver wants them; one byte more than `size_bytes` if the
+        object is larger. Raises ObjectMissing if there is none."""
+        start = 0
+        while start < size_bytes:
+            piece = await self.read_range(path, start, min(PIECE_BYTES, size_bytes + 1 - start))
+            if not piece:
+                break
+            yield piece
+            start += len(piece)
 
     async def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
         """Return a URL for each path that reads its object, or writes it, without credentials, for a time (s)."""
