@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import ceil, exp, log
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
+
+from penstock.accounts.outcome_rules import Outcome
 
 STEP_S = 10.0
 """Length (s) of the steps of which the concurrency is averaged."""
@@ -39,6 +41,12 @@ MAX_TIME = 4e9
 """Unix time (s), of the year 2096, before which requests have to end; later ones are errors of the logs."""
 
 OTHER = "other"
+
+_NO_SERVER: Final = frozenset({"", "none"})
+"""The serving region in lines of requests that none served."""
+
+_WITHOUT_SLOT: Final = frozenset({Outcome.CACHED, Outcome.REFUSED, Outcome.DEFERRED})
+"""Outcomes of requests that held no slot, or none when they ended."""
 
 UTILISATION = 0.8
 """Part (0-1) of the proposed slots that the busiest 10 s of 99 of 100 use."""
@@ -164,7 +172,12 @@ class LogProfiler:
         self._outcomes[request.outcome] += 1
         _count(self._models, request.model)
         _count(self._tenants, request.tenant)
-        if request.outcome != "ok":
+        model = request.model if request.model in self._models else OTHER
+        if request.server not in _NO_SERVER and request.outcome not in _WITHOUT_SLOT:
+            # Requests that fail, and those whose clients leave, hold their slots too.
+            queued_s = max(0.0, (request.queue_ms or 0.0) / 1000)
+            self._occupy((request.server, model), min(request.at, began_at + queued_s), request.at)
+        if request.outcome != Outcome.OK:
             return
         values = {
             "duration_s": taken_s,
@@ -177,12 +190,9 @@ class LogProfiler:
         for name, value in values.items():
             if value is not None and value >= 0.0:
                 self._values.setdefault(name, _Buckets()).add(value)
-        queued_s = max(0.0, (request.queue_ms or 0.0) / 1000)
-        model = request.model if request.model in self._models else OTHER
         prompt = max(0, request.input_tokens or 0)
         self._prompts[model] += prompt
         self._cached[model] += min(prompt, max(0, request.cached_tokens))
-        self._occupy((request.server, model), min(request.at, began_at + queued_s), request.at)
 
     def profile(self) -> Profile:
         """Return the profile of all lines so far."""

@@ -50,6 +50,21 @@ def test_forwarded_lines_and_failures_do_not_count_twice_or_as_cost() -> None:
     assert found.distributions["duration_s"].count == 1
 
 
+def test_requests_that_do_not_complete_hold_slots_too() -> None:
+    complete = [request(600.0, 600.0)] * 4
+    ended_early = [request(600.0, 600.0, outcome=outcome) for outcome in ("client_left", "engine_cut", "timed_out")]
+    without_slot = [
+        request(600.0, 600.0, outcome="refused"),
+        request(600.0, 600.0, outcome="refused", server="none"),
+        request(600.0, 600.0, outcome="cached", server="none"),
+        request(600.0, 600.0, outcome="unauthenticated", server="", kind=""),
+    ]
+    found = profiled(*complete, *ended_early, *without_slot)
+    assert [(pool.region, pool.p99, pool.slots) for pool in found.pools] == [("eu-de", 7.0, 9)]
+    assert [(row.model, row.slots) for row in found.proposals] == [("m", 9)]
+    assert found.distributions["duration_s"].count == 4
+
+
 def test_distributions_are_exact_to_five_percent() -> None:
     found = profiled(*(request(float(number), 1.0, input_tokens=number) for number in range(1, 1001)))
     tokens = found.distributions["input_tokens"]
