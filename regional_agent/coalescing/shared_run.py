@@ -52,6 +52,8 @@ MAX_BEHIND_BYTES: Final = 256 * 1024
 
 _OWN_FRAMING: Final = HOP_BY_HOP | {b"content-length"}
 
+_OF_SENDER: Final = (*LIMIT_PREFIXES, b"set-cookie")
+
 _LOST: Final = Refusal(Reason.ENGINE_FAILED, "the shared response was incomplete")
 _TOO_SLOW: Final = Refusal(Reason.REQUEST_TIMEOUT, "the client reads the stream slower than others that share it")
 
@@ -386,9 +388,9 @@ def _is_stream(part: ResponsePart) -> bool:
 
 
 def _lines(headers: dict[bytes, bytes], *, is_own: bool) -> list[bytes]:
-    """The header lines for a client; what is left of budgets is that of the sender of the run alone."""
+    """The header lines for a client; cookies and what is left of budgets are those of the sender of the run alone."""
     return [
         b"%b: %b\r\n" % header
         for header in headers.items()
-        if header[0] not in _OWN_FRAMING and (is_own or not header[0].startswith(LIMIT_PREFIXES))
+        if header[0] not in _OWN_FRAMING and (is_own or not header[0].startswith(_OF_SENDER))
     ]

@@ -117,6 +117,8 @@ class SharedRuns:
             connection.respond(*refuse(context, request))
             return Taken(None)
         key: Key = (
+            # A change of policy may withdraw the version that serves a run in progress.
+            policy.digest(),
             *_owner(sender, context),
             route.name,
             request.target,

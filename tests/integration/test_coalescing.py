@@ -265,6 +265,30 @@ async def test_a_change_of_policy_ends_runs_of_revoked_keys_alone(tmp_path: Path
         revoked.close()
 
 
+async def test_a_request_after_a_change_of_versions_does_not_share_an_earlier_run(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        running_agent(tmp_path, [gpu.address], models=(MODEL, "v2"), slots=8) as agent,
+    ):
+        policy = agent.config.policy
+        models = policy.models | {"v2": replace(policy.models[MODEL], name="v2")}
+        agent.metrics.use_names(models, policy.regions)
+        clients = []
+        for version in (MODEL, "v2", "v2"):
+            versions = {"embed": ModelVersions("embed", (Version(version, 100.0),))}
+            agent.config.policy = replace(
+                policy, models=models, versions=versions, coalescing=Coalescing(("openai-*",))
+            )
+            clients.append(await sent(agent, BODY.replace(MODEL.encode(), b"embed")))
+            await until(lambda: len(gpu.requests) + shared(agent) == len(clients))
+        assert [json.loads(each.body)["model"] for each in gpu.requests] == [MODEL, "v2"]
+        release.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 3
+        for client in clients:
+            client.close()
+
+
 async def test_a_change_of_policy_does_not_widen_the_data_class_of_a_run(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with sharing(tmp_path, answers_after(release, embeds)) as (agent, gpu):
@@ -302,6 +326,27 @@ async def test_tenants_share_runs_only_if_the_policy_names_both(tmp_path: Path) 
         release.set()
         assert [(await clients[name].answer()).status for name in ("b", "other")] == [200, 200]
         for client in clients.values():
+            client.close()
+
+
+async def test_a_cookie_of_the_engine_is_for_the_sender_of_the_run_alone(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def sets_cookie(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'HTTP/1.1 200 OK\r\nSet-Cookie: of=sender\r\nContent-Length: 11\r\n\r\n{"data":[]}')
+
+    async with sharing(tmp_path, answers_after(release, sets_cookie)) as (agent, gpu):
+        keys = with_tenants(agent, "a", "b")
+        coalescing = Coalescing(("openai-*",), shared_by=("a", "b"))
+        agent.config.policy = replace(agent.config.policy, coalescing=coalescing)
+        clients = []
+        for name in "ab":
+            clients.append(await sent(agent, BODY, f"Authorization: Bearer {keys[name]}"))
+            await until(lambda: len(gpu.requests) + shared(agent) == len(clients))
+        release.set()
+        answers = [await client.answer() for client in clients]
+        assert [each.headers.get("set-cookie") for each in answers] == ["of=sender", None]
+        for client in clients:
             client.close()
 
 
