@@ -111,6 +111,10 @@ def test_the_defaults_are_a_trickle() -> None:
     slot.join(HIGH, 300)
     slot.join(LOW, 300)
     assert slot.served(200).count(LOW) == pytest.approx(20, abs=3)
+    without_age = Slot(Queueing(aging_s=0.0))
+    without_age.join(HIGH, 300)
+    without_age.join(LOW, 300)
+    assert without_age.served(200).count(LOW) == pytest.approx(10, abs=1)
 
 
 def test_several_low_priorities_receive_a_reserve_each() -> None:

@@ -1,8 +1,10 @@
+from math import nan
+
 import msgspec
 import pytest
 
 from penstock.planning.acceptance import refuse_plan, refuse_policy
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan, VersionShare
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
@@ -31,6 +33,14 @@ def detoured(*arcs: Arc) -> RegionPlan:
     return msgspec.structs.replace(
         good, classes=(msgspec.structs.replace(good.classes[0], failover_tables=(FailoverTable("here", arcs),)),)
     )
+
+
+@pytest.mark.parametrize("field", ["percent", "shadow_percent"])
+def test_the_shares_of_versions_are_from_0_to_100(field: str) -> None:
+    for percent, is_valid in ((0.0, True), (0.5, True), (100.0, True), (-0.1, False), (100.1, False), (nan, False)):
+        share = msgspec.structs.replace(VersionShare("m", "next", 0.0), **{field: percent})
+        found = refuse_plan(msgspec.structs.replace(plan(), version_shares=(share,)), POLICY, "here", None) or ""
+        assert ("the share of next is not between 0 and 100" in found) is not is_valid
 
 
 def test_a_policy_matches_its_digest_and_has_the_region() -> None:

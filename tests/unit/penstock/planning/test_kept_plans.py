@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from penstock.planning.linear_program.problem import Pool
 from penstock.planning.linear_program.problem_builder import _held
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
-from penstock.planning.plan_slices import _still_valid
+from penstock.planning.plan_slices import _not_reduced, _still_valid
 from penstock.planning.share_moves import Key
 from tests.support.planet import MODEL, policy
 
@@ -24,6 +24,13 @@ def test_entries_of_a_region_that_does_not_report_lose_what_the_policy_no_longer
     before = RegionPlan("eu-de", 1, 1, "digest", 0.0, (kept, other_model, to_another))
     assert _still_valid(before, policy()) == [ClassPlan(MODEL, "all", (arc("eu-de"),), ("us-east",), tables[:1])]
     assert _still_valid(None, policy()) == []
+
+
+def test_a_ramp_takes_nothing_from_a_region_whose_drain_ended_before_it_was_empty() -> None:
+    ramps, current = {"a": 0.2, "b": 0.3, "c": 0.9}, {"a": 0.5, "b": 0.5, "c": 0.1}
+    assert _not_reduced(ramps, current, frozenset()) == ramps
+    assert _not_reduced(ramps, current, frozenset({"a", "c", "gone"})) == {"a": 0.5, "b": 0.3, "c": 0.9}
+    assert _not_reduced(ramps, {}, frozenset({"a"})) == ramps
 
 
 def test_the_planner_keeps_the_shares_of_regions_that_still_have_the_model() -> None:

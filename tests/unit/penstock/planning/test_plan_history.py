@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_history import BURST, BURST_S, MAX_CHANGES, MAX_CIRCUMSTANCES, PlanHistory, PlanStep
+from penstock.planning.plan_history import (
+    BURST,
+    BURST_S,
+    MAX_CHANGES,
+    MAX_CIRCUMSTANCES,
+    PlanHistory,
+    PlanStep,
+    PlanSummary,
+    summary,
+)
 
 SETTLING = 3
 """As documented, and not imported: a test fails if a tuned constant changes."""
@@ -91,6 +100,17 @@ def test_plans_are_reconstructed_from_the_changes_of_steps(leader: Leader) -> No
         ("b", 0.75, 0.0, None),
     ]
     assert history.diff(2, 2).changes == ()
+
+
+def test_a_plan_of_the_past_has_the_slices_of_its_origins_and_a_step_its_time(leader: Leader) -> None:
+    for generation, share in ((1, 1.0), (4, 0.75)):
+        leader.look(slices(generation, share, epoch=3))
+    found = leader.history.plan(2).slices
+    assert [(origin, each.region, each.generation, each.epoch, each.made_at) for origin, each in found.items()] == [
+        ("a", "a", 4, 3, 4.0)
+    ]
+    step = leader.history.plan(2).step
+    assert summary(step) == PlanSummary(4, 3, "digest", 4.0, 2, "north", ("b is failed",), step.provenance)
 
 
 def test_a_follower_has_the_same_history_and_continues_as_leader(leader: Leader) -> None:

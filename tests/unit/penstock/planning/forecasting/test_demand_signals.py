@@ -32,6 +32,12 @@ def test_between_points_the_factor_is_interpolated(at: float, factor: float) -> 
     assert factor_at(POINTS, at) == pytest.approx(factor)
 
 
+@pytest.mark.parametrize(("at", "factor"), [(999.0, 1.0), (1000.0, 5.0), (1001.0, 1.0)])
+def test_outside_its_points_a_signal_changes_nothing(at: float, factor: float) -> None:
+    assert factor_at((SignalPoint(1000.0, 5.0),), at) == factor
+    assert factor_at((), at) == 1.0
+
+
 @pytest.mark.parametrize(
     ("now", "horizon_s", "expected"),
     [(500.0, 1500.0, 30.0), (1500.0, 500.0, 15.0), (2000.0, 500.0, 10.0), (500.0, 100.0, 10.0)],

@@ -75,6 +75,8 @@ def test_for_capacity_a_burst_of_seconds_fades_and_a_ramp_of_minutes_too() -> No
     assert 22.0 < level < 25.0
     assert ramp.for_capacity(899.0, 240.0)[KEY] > 1.05 * 25.0
     assert ramp.for_capacity(899.0, 7200.0)[KEY] == pytest.approx(level, rel=0.01)
+    rare = taught([(at, rate / 100.0) for at, rate in steady])
+    assert rare.for_capacity(599.0, 240.0)[KEY] == pytest.approx(0.1, rel=0.01)
     ended = taught([*steady, (600.0, 0.0)])
     assert ended.for_capacity(600.0, 240.0) == {KEY: 0.0}
 
@@ -88,11 +90,13 @@ def test_a_day_that_was_seen_is_expected_again() -> None:
     times = [300.0 * step for step in range(int(3 * DAY_S / 300.0))]
     forecaster = Forecaster()
     for now in times:
-        forecaster.observe({KEY: daily(now) * rng.uniform(0.97, 1.03)}, now)
+        # Another series is not known for a day yet, and so has no season.
+        others = {OTHER: 3.0} if now > 2.5 * DAY_S else {}
+        forecaster.observe({KEY: daily(now) * rng.uniform(0.97, 1.03), **others}, now)
     start, worst_seasonal, worst_naive = 3 * DAY_S, 0.0, 0.0
     for step in range(96):
         now = start + 900.0 * step
-        forecaster.observe({KEY: daily(now)}, now)
+        forecaster.observe({KEY: daily(now), OTHER: 3.0}, now)
         ahead = forecaster.ahead(now, 3600.0)[KEY]
         worst_seasonal = max(worst_seasonal, abs(ahead - daily(now + 3600.0)))
         worst_naive = max(worst_naive, abs(daily(now) - daily(now + 3600.0)))
