@@ -56,6 +56,15 @@ class NoLeader(ApiError):
     """The request needs a leader, and no control plane leads."""
 
 
+class EmptyName(ApiError):
+    """A name or identifier on the command line is empty, so that the path would be another one."""
+
+    is_usage_error = True
+
+    def __init__(self) -> None:
+        super().__init__("a name or identifier on the command line is empty; is a variable of the shell not set?")
+
+
 class ApiRefused(ApiError):
     """A control plane answered with problem details (RFC 9457)."""
 
@@ -176,7 +185,10 @@ class ApiClient:
             Unreachable: no control plane answered.
             NoLeader: the request needs a leader, and none leads.
             ApiRefused: the response is a problem.
+            EmptyName: a segment of the path is empty.
         """
+        if "" in path.split("/")[1:]:
+            raise EmptyName
         try:
             return self._request_once(method, path, params, body, headers, changes)
         except ResponseLost:

@@ -62,14 +62,14 @@ class ExceededBudget(msgspec.Struct, frozen=True):
         """Return the message for the client."""
         holder = f"key {self.key_id}" if self.key_id else f"tenant {self.tenant}"
         where = "in this region" if self.scope is BudgetScope.REGION else "for the fleet"
-        limit = f"the budget of {self.limit:g} {_WORDS[self.unit]} {where}"
+        limit = f"the budget of {self.limit:.15g} {_WORDS[self.unit]} {where}"
         if self.unit is BudgetUnit.CONCURRENT_REQUESTS:
             return f"{holder} has used up {limit}: as many requests run; retry when one has ended"
         what = "has no part yet, at this agent, of" if self.waits_for_lease else "has used up"
-        needed = f"the request needs about {_amount(self.needed)}"
+        needed = f"the request needs about {amount_text(self.needed)}"
         if self.is_money and self.needed > self.limit:
             return f"{holder} cannot send this request with {limit}: {needed}; lower max_tokens, or raise the budget"
-        left = f"{_amount(max(0.0, self.left))} is left"
+        left = f"{amount_text(max(0.0, self.left))} is left"
         return f"{holder} {what} {limit}: {needed}, {left}; retry in {_duration(self.retry_after_s)}"
 
 
@@ -106,7 +106,8 @@ def states_of(budgets: SenderBudgets, now: float) -> tuple[BudgetState, ...]:
     )
 
 
-def _amount(amount: float) -> str:
+def amount_text(amount: float) -> str:
+    """Return an amount of a budget in digits, whole from 100 on."""
     return f"{amount:.0f}" if amount >= 100.0 else f"{amount:.3g}"
 
 

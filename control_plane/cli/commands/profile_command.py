@@ -79,12 +79,15 @@ def _view(found: Profile) -> RenderableType:
     return Group(head, _distributions(found), *mixes, _pools(found), _proposals(found))
 
 
+def _digits(value: float) -> str:
+    return f"{value:.4g}" if value < 10_000.0 else f"{value:.0f}"
+
+
 def _distributions(found: Profile) -> Table:
     numbers = ("requests", "mean", "p50", "p90", "p99")
     table = table_of("of complete responses", *numbers, title="Cost", right=numbers)
     for name, each in found.distributions.items():
-        values = (f"{value:.4g}" for value in (each.mean, each.p50, each.p90, each.p99))
-        table.add_row(name, str(each.count), *values)
+        table.add_row(name, str(each.count), *map(_digits, (each.mean, each.p50, each.p90, each.p99)))
     return table
 
 

@@ -14,6 +14,7 @@ from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import OtherRefusalView, RefusalList, RefusalView
 from control_plane.tenants.revoked_key_resource import RevokedKeyView
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
+from penstock.tenancy.exceeded_budget import amount_text
 
 
 def tenants_table(tenants: Sequence[TenantView]) -> Table:
@@ -74,10 +75,10 @@ def budgets_table(found: BudgetList) -> Table:
             budget.unit.value,
             budget.key_id or "tenant",
             budget.region or "fleet",
-            f"{budget.limit:g}",
-            f"{budget.used:.4g}",
-            f"{budget.left:.4g}",
-            ", ".join(f"{part.agent} {part.held:.4g}" for part in budget.agents) or "not in use",
+            f"{budget.limit:.15g}",
+            amount_text(budget.used),
+            amount_text(budget.left),
+            ", ".join(f"{part.agent} {amount_text(part.held)}" for part in budget.agents) or "not in use",
         )
     return table
 
@@ -89,11 +90,11 @@ def refusals_table(refusals: Sequence[RefusalView]) -> Table:
         holder = f" of key {each.key_id}" if each.key_id else ""
         table.add_row(
             f"{each.region}/{each.agent}",
-            f"{each.unit.value} {each.limit:g} ({each.scope.value}){holder}",
+            f"{each.unit.value} {each.limit:.15g} ({each.scope.value}){holder}",
             str(each.count),
             moment(each.last_at),
-            f"{each.needed:.4g}",
-            f"{max(0.0, each.left):.4g}",
+            amount_text(each.needed),
+            amount_text(max(0.0, each.left)),
         )
     return table
 

@@ -245,6 +245,13 @@ class TestStatus:
             with pytest.raises(NoLeader):
                 api.request("PUT", "/v1/overrides/x", body={}, changes=True)
 
+    @pytest.mark.parametrize("command", ["undrain", "tenant show", "tenant delete", "overrides lift"])
+    def test_an_empty_name_is_no_other_path(self, servers: list[FakeControlPlane], token: str, command: str) -> None:
+        reason = () if command == "tenant show" else ("--reason", "x")
+        result = run(*command.split(), "", "--url", servers[0].url, "--token-file", token, *reason)
+        assert result.exit_code == 2
+        assert "is empty" in result.stderr
+
     def test_the_table_shows_each_region(self, servers: list[FakeControlPlane], token: str) -> None:
         server = servers[0]
         server.answer = msgspec.json.encode(status_of("north", server.url, LeaderStatus("north", server.url, 7)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
-from penstock.tenancy.exceeded_budget import ExceededBudget
+from penstock.tenancy.exceeded_budget import ExceededBudget, amount_text
 
 FLEET, REGION = BudgetScope.FLEET, BudgetScope.REGION
 
@@ -24,6 +24,13 @@ FLEET, REGION = BudgetScope.FLEET, BudgetScope.REGION
 def test_amounts_and_times(needed: float, left: float, retry_after_s: float, text: str) -> None:
     budget = ExceededBudget("acme", "", BudgetUnit.REQUESTS, 60.0, FLEET, needed, left, retry_after_s)
     assert budget.describe() == f"tenant acme has used up the budget of 60 requests per minute for the fleet: {text}"
+
+
+@pytest.mark.parametrize(("limit", "text"), [(2e6, "2000000"), (123_456_789.5, "123456789.5"), (0.25, "0.25")])
+def test_limits_are_in_digits(limit: float, text: str) -> None:
+    budget = ExceededBudget("acme", "", BudgetUnit.TOKENS, limit, FLEET, 2.5e6, 1e5, 1.0)
+    assert f"the budget of {text} tokens per minute" in budget.describe()
+    assert (amount_text(2.5e6), amount_text(1e5)) == ("2500000", "100000")
 
 
 def test_places_come_back_when_a_request_ends() -> None:
