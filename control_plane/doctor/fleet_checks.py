@@ -21,6 +21,7 @@ from penstock.health.region_health import RegionState
 MAX_REPORT_AGE_S = 5.0
 """Age (s) of an agent's report from which on it is late: agents report about each second."""
 
+MAX_MODELS_SHOWN = 5
 
 _INTENDED_STATES = (RegionState.DRAINING, RegionState.RECOVERING)
 """States of a region by an operator's order, and on the way back to healthy."""
@@ -82,8 +83,10 @@ def _of_policy(status: Status) -> Iterator[Finding]:
 def _of_region(region: RegionStatus) -> Iterator[Finding]:
     subject = f"region {region.name}"
     if region.state is RegionState.HEALTHY:
-        ready = sum(pool.ready for pool in region.pools)
-        yield ok(subject, f"healthy; {ready} ready endpoints for {len(region.pools)} models")
+        # Models may share endpoints, so that there is no sum.
+        shown = ", ".join(f"{pool.model} {pool.ready}" for pool in region.pools[:MAX_MODELS_SHOWN])
+        more = len(region.pools) - MAX_MODELS_SHOWN
+        yield ok(subject, f"healthy; ready endpoints by model: {shown or 'none'}{f', {more} more' * (more > 0)}")
     elif region.state in _INTENDED_STATES:
         remedy = f"`penstock overrides list` says who and why; `penstock undrain {region.name}` ends a drain"
         yield warning(subject, f"is {region.state}", remedy)
