@@ -118,12 +118,14 @@ def _text(text: str) -> dict[str, str]:
 
 
 async def test_bad_requests_are_named_by_their_index_in_anthropics_format(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, serving(tmp_path, gpu) as (_, client):
+    store = job_store(tmp_path / "store", max_requests=3)
+    async with engine(answers) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
         body = requests("a", "a", "b")
         cases: list[tuple[Any, str]] = [
             ({}, "missing required field `requests`"),
             ({"requests": []}, "no request"),
             ({"requests": [{"custom_id": "a"}]}, "missing required field `params`"),
+            (requests(*"abcd"), "more than 3 requests"),
             (body, "requests.1: the `custom_id` is also that of requests.0"),
             ({"requests": [body["requests"][0] | {"params": {"model": "none"}}]}, "requests.0: no model named 'none'"),
             (

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from penstock.jobs import store_paths
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import LIFETIME_S, UploadEnd
+from regional_agent.jobs.api.uploads_api import MAX_BODY_BYTES
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
@@ -158,6 +159,8 @@ async def test_what_an_upload_may_be_is_limited(tmp_path: Path) -> None:
         assert (await uploads.create(10, purpose="fine-tune")).json()["error"]["code"] == "invalid_purpose"
         assert (await client.http.post("/v1/uploads", content=b"[]")).status_code == 400
         upload = (await uploads.create(2000)).json()["id"]
+        large = await client.http.post(f"/v1/uploads/{upload}/complete", content=b"[" + b" " * MAX_BODY_BYTES)
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
         too_large = await uploads.part(upload, b"x" * 2001)
         assert (too_large.status_code, too_large.json()["error"]["code"]) == (413, "part_too_large")
         assert (await uploads.part(upload, b"x" * 1500)).status_code == 200

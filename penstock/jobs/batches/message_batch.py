@@ -20,6 +20,9 @@ from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
 ENDPOINT: Final = "/v1/messages"
 """The `url` of every request of a message batch."""
 
+MAX_REQUESTS: Final = 100_000
+"""Maximum number of requests of a message batch, as at Anthropic."""
+
 _ENDED_AS: Final = {"batch_cancelled": "canceled", "batch_expired": "expired"}
 """Types of results by the codes of requests that did not run."""
 
@@ -34,15 +37,31 @@ class MessageRequest(msgspec.Struct, frozen=True):
     params: msgspec.Raw
 
 
-class NewMessageBatch(msgspec.Struct, frozen=True):
-    """The body of a request that creates a message batch."""
-
-    requests: list[MessageRequest]
-
-
 class _Error(msgspec.Struct):
     type: str
     error: dict[str, Any]
+
+
+def decode_requests(body: bytes, max_requests: int) -> list[MessageRequest]:
+    """Return the requests of a body that creates a message batch.
+
+    Decoding stops at the first one of too many: millions of small ones would take seconds, and gigabytes of memory.
+
+    Raises:
+        msgspec.DecodeError: the body is malformed, or has more than `max_requests`.
+    """
+    decoded = 0
+
+    class Counted(MessageRequest, frozen=True):
+        def __post_init__(self) -> None:
+            nonlocal decoded
+            decoded += 1
+            if decoded > max_requests:
+                raise ValueError(f"more than {max_requests} requests")
+
+    decoded_body: Any = msgspec.json.decode(body, type=msgspec.defstruct("Body", [("requests", list[Counted])]))
+    requests: list[MessageRequest] = decoded_body.requests
+    return requests
 
 
 def input_line(request: MessageRequest) -> bytes:

@@ -14,7 +14,9 @@ import msgspec
 from penstock.jobs import store_paths
 from penstock.jobs.batches.message_batch import (
     ENDPOINT,
-    NewMessageBatch,
+    MAX_REQUESTS,
+    MessageRequest,
+    decode_requests,
     input_line,
     message_batch_object,
     problem_text,
@@ -72,7 +74,7 @@ class MessageBatchesApi:
             if await self._batches.find(JobPaths(tenant, batch)) is not None:
                 return await self.show(batch)
         try:
-            new = msgspec.json.decode(body, type=NewMessageBatch)
+            new = decode_requests(body, min(MAX_REQUESTS, self._store.max_requests))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             message = f"the body is not a request for a batch: {error}"
             raise BadInput(400, Reason.BAD_REQUEST.value, message) from None
@@ -87,12 +89,12 @@ class MessageBatchesApi:
             await self._files.delete(tenant, file)
         return await self.show(batch)
 
-    async def _write_input(self, new: NewMessageBatch, batch: str) -> FileRecord:
+    async def _write_input(self, new: list[MessageRequest], batch: str) -> FileRecord:
         """Check the requests, and write them as a file."""
         writer = InputWriter(self._files, InputLimits(self._sender.tenant, self._store, self._checks), problem_text)
         try:
             await writer.begin()
-            for number, request in enumerate(new.requests):
+            for number, request in enumerate(new):
                 writer.feed(input_line(request))
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)

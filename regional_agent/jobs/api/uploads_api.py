@@ -39,6 +39,9 @@ from regional_agent.jobs.uploads.upload_form import MAX_FILENAME
 MAX_PENDING: Final = 100
 """Uploads in parts of a tenant that may be pending; an upload is deleted a day after its creation."""
 
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+"""Maximum size (bytes) of a JSON body: several times that of a completion with MAX_PARTS parts."""
+
 _Body = TypeVar("_Body")
 
 
@@ -164,6 +167,8 @@ class UploadsApi:
 
 
 def _decoded(body: bytes, kind: type[_Body]) -> _Body:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadInput(413, "body_too_large", f"the body has more than {MAX_BODY_BYTES} bytes")
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from penstock.jobs.batches.message_batch import (
+    MAX_REQUESTS,
     MessageRequest,
+    decode_requests,
     input_line,
     message_error_line,
     message_result_line,
@@ -82,6 +84,17 @@ def test_a_request_of_a_message_batch_is_a_line_of_an_input_file() -> None:
     assert b"\r" not in line
     expected = {"custom_id": "a", "url": "/v1/messages", "body": {"model": "m"}, "method": "POST"}
     assert json.loads(line) == expected
+
+
+def test_a_message_batch_is_decoded_up_to_the_first_request_too_many() -> None:
+    body = b'{"requests": [%b]}'
+    one = b'{"custom_id": "a", "params": {"x": [1]}}'
+    found = decode_requests(body % b",".join([one] * 3), 3)
+    assert [(each.custom_id, bytes(each.params)) for each in found] == [("a", b'{"x": [1]}')] * 3
+    # What follows is not read.
+    with pytest.raises(msgspec.DecodeError, match="more than 3 requests"):
+        decode_requests(body % (b",".join([one] * 4) + b"\x00"), 3)
+    assert MAX_REQUESTS == 100_000
 
 
 def test_problems_of_a_message_batch_name_the_request_by_its_index() -> None:
