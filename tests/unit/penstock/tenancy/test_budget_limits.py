@@ -38,6 +38,7 @@ def key_of(tenant: str) -> BudgetKey:
         ("idp:ada", "", None),
         ("other:ada", "silver", None),
         ("ada", "silver", None),
+        ("idp", "silver", None),
         ("acme", "silver", None),
     ],
 )

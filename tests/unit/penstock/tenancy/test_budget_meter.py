@@ -272,6 +272,7 @@ class TestMoney:
         of = self.of()
         of.take(8.0, 0.0)
         of.enter(of.period + 1)
+        assert of.used_ratio(2.0) == pytest.approx(0.08)
         of.apply(lease(of.key.unit, 5.0, period=of.period), 2.0)
         assert (of.used, of.unspent) == (8.0, -3.0)
         of.settle(8.0, 4.0, 3.0)

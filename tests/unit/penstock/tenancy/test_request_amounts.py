@@ -35,6 +35,15 @@ def test_the_estimate_is_of_tokens_time_and_money() -> None:
     assert needed == pytest.approx((1.0, 300.0, 0.0, 200.0, 4.6, 300.0 + 400.0 + 7.0))
 
 
+@pytest.mark.parametrize(
+    ("ask", "output_tokens"), [(CostInputs(0), 8 * 200.0), (CostInputs(0, max_tokens=50, count=3), 150.0)]
+)
+def test_at_most_it_costs_the_longest_answer_that_it_permits(ask: CostInputs, output_tokens: float) -> None:
+    estimate = WorkEstimate("t", "m", ESTIMATE.cost, ask, ESTIMATE.work, True)
+    most = estimated_amounts(estimate, 2.0, PRICE).most_money
+    assert most == pytest.approx(300.0 + 2.0 * output_tokens + 7.0)
+
+
 def test_a_request_that_counts_tokens_needs_none() -> None:
     counts = WorkEstimate(
         "t", "m", ESTIMATE.cost, CostInputs(0, answers=False, uses_tokens=False), ESTIMATE.work, False
