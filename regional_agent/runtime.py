@@ -194,7 +194,7 @@ class AgentRuntime:
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
         self.queue.promised = credits.granted
-        self.peers = PeerProber(
+        self.peers = others = PeerProber(
             agent,
             sessions,
             pools.peers,
@@ -208,7 +208,9 @@ class AgentRuntime:
             self.endpoints,
             self.queue,
             WakeHooks(agent, pools.endpoints, settings.wake_token_file, redis),
-            OtherParts(region, self.peers.ready_regions, self.peers.regions_with, lambda: self.shared_load.is_complete),
+            OtherParts(
+                region, others.waits_s, others.regions_with, lambda: self.shared_load.is_complete, self.demand.report
+            ),
             rng,
         )
         metrics.on_demand.models = self.on_demand

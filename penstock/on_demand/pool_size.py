@@ -8,6 +8,7 @@ rises with the queue that the cold start leaves behind, falls once to what the l
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -70,6 +71,17 @@ class PoolSize:
         quiet = _needed(self._peaks[0][1], seen.slots * limits.target_utilisation * SLEEP_MARGIN)
         floor = max(limits.least, min(limits.most, quiet), int(limits.keeps_last))
         return -1 if seen.awake > floor else 0
+
+
+def is_full(scopes: Iterable[Iterable[str]], waits_s: Mapping[str, float]) -> bool:
+    """Whether requests of one of these scopes find no free slot in any ready region that may serve them.
+
+    Args:
+        scopes: the regions that may serve the requests.
+        waits_s: the expected wait (s) of one more request in each ready region.
+    """
+    waits = ([waits_s[region] for region in scope if region in waits_s] for scope in scopes)
+    return any(min(each, default=0.0) > 0.0 for each in waits)
 
 
 def _needed(load: float, slots: float) -> int:

@@ -6,7 +6,7 @@ Decisions follow the load of a model and not single requests, so that requests t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from random import Random
 from typing import Final, NamedTuple, TypeVar
@@ -14,8 +14,9 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from penstock.fleet.report import DemandReport
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
-from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize
+from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.policy import Policy
@@ -50,12 +51,15 @@ class OtherParts(NamedTuple):
     """What decisions depend on beside the endpoints of the region."""
 
     region: str
-    ready_regions: Callable[[str], frozenset[str]]
-    """Returns the other regions that have a ready endpoint of a model."""
+    waits_s: Callable[[str], Mapping[str, float]]
+    """Returns the other regions that have a ready endpoint of a model, with the expected wait (s) of one more
+    request."""
     regions_with: Callable[[str], frozenset[str]]
     """Returns the other regions that have an endpoint of a model, ready or not."""
     sees_all_load: Callable[[], bool]
     """Whether the load of the region's other agents is known; without it, no endpoint falls asleep."""
+    demand: Callable[[], Iterable[DemandReport]] = tuple
+    """Returns the demand of this agent's clients."""
 
 
 class OnDemandModels:
@@ -228,13 +232,22 @@ class OnDemandModels:
         load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
         if not load and (
-            releases > self._releases.get(name, releases) or now - self._wanted_at.get(name, -inf) < WANTED_S
+            releases > self._releases.get(name, releases)
+            or now - self._wanted_at.get(name, -inf) < WANTED_S
+            or self._finds_no_slot(name)
         ):
             load = 1.0
         self._releases[name] = releases
         slots = [each.spec.slots for each in self._configured(name)]
         mean_slots = sum(slots) / len(slots) if slots else float(model.scaling.slots_per_endpoint)
         return PoolSeen(len(awake), len(self.attempts.waking_since(name)), load, mean_slots)
+
+    def _finds_no_slot(self, model: str) -> bool:
+        """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""
+        region, demand = self._others.region, self._others.demand()
+        asked = [each for each in demand if each.model == model and each.requests_per_s > 0.0]
+        scopes = [each.regions for each in asked if region in each.regions]
+        return bool(scopes) and is_full(scopes, self._others.waits_s(model))
 
     def _limits(self, model: Model) -> PoolLimits:
         scaling, on_demand = model.scaling, _of(model)
@@ -250,7 +263,8 @@ class OnDemandModels:
         """Whether the last awake endpoint of a model in the region stays awake."""
         if _of(model).scale_to_zero:
             return False
-        return may_be_last(CopyView(self._others.region, self._others.ready_regions(model.name), self._scopes))
+        ready = frozenset(self._others.waits_s(model.name))
+        return may_be_last(CopyView(self._others.region, ready, self._scopes))
 
     def _spare(self, model: Model) -> int:
         """Return how many endpoints of a model may sleep so that another model has room."""

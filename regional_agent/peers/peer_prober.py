@@ -147,10 +147,11 @@ class PeerProber:
         peer = self.regions.get(region)
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
-    def ready_regions(self, model: str) -> frozenset[str]:
-        """The other regions that have a ready endpoint of a model."""
+    def waits_s(self, model: str) -> dict[str, float]:
+        """The other regions that have a ready endpoint of a model, with the expected wait (s) of one more request."""
         now = self._clock()
-        return frozenset(name for name in self.regions if self.view(name, model, now).ready)
+        views = {name: self.view(name, model, now) for name in self.regions}
+        return {name: view.expected_wait_s for name, view in views.items() if view.ready}
 
     def regions_with(self, model: str) -> frozenset[str]:
         """The other regions that have an endpoint of a model, ready or not, by the newest answers."""

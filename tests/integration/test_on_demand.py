@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
 from penstock.dns.name_answer import EntryState
+from penstock.fleet.report import DemandReport
 from penstock.health.region_health import RegionState
 from penstock.on_demand import wake_history
 from penstock.policy.kinds.models import Model, Scaling
@@ -27,6 +28,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.dns.dns_service import EntryStates
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
+from regional_agent.on_demand.on_demand_models import OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
@@ -109,6 +111,7 @@ async def on_demand_agent(
     token_file: Path | None = None,
     warm_up: WarmUp | UnsetType = UNSET,
     with_model: Sequence[str] = (),
+    others: OtherParts | None = None,
     **fields: Any,
 ) -> AsyncIterator[Agent]:
     """Run an agent whose model is loaded on demand."""
@@ -119,7 +122,7 @@ async def on_demand_agent(
         model = replace(policy.models[MODEL], scaling=Scaling(cold_start_s), on_demand=on_demand, warm_up=warm_up)
         models = {**policy.models, MODEL: model}.values()
         async with deciding(
-            agent, models, name=name, redis_url=redis_url, token_file=token_file, with_model=with_model
+            agent, models, name=name, redis_url=redis_url, token_file=token_file, with_model=with_model, others=others
         ):
             yield agent
 
@@ -199,6 +202,33 @@ async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_th
         has_own.clear()
         models.wanted_by("us-east", MODEL)
         await until(lambda: agent.endpoints.pools[MODEL].ready > 0)
+
+
+async def test_an_endpoint_wakes_while_the_requests_of_its_region_wait_in_others(tmp_path: Path) -> None:
+    engine, waits_s, demand = SleepingEngine(), {"eu-es": 0.0}, list[DemandReport]()
+    others = OtherParts("eu-de", lambda model: waits_s, lambda model: frozenset(waits_s), lambda: True, lambda: demand)
+    async with engine, on_demand_agent(tmp_path, [engine], others=others, idle_s=0.1, scale_to_zero=True) as agent:
+        models, model = agent.metrics.on_demand.models, agent.config.policy.models[MODEL]
+
+        def wakes() -> bool:
+            models.decide(model)
+            return bool(models.attempts.waking_since(MODEL))
+
+        assert not wakes(), "no request"
+        both, elsewhere = ("eu-de", "eu-es"), ("eu-es",)
+        demand[:] = [DemandReport(MODEL, "both", both, 2.0), DemandReport("other", "both", both, 2.0)]
+        assert not wakes(), "the other region has a free slot"
+        waits_s["eu-es"] = 3.0
+        demand[:] = [DemandReport(MODEL, "elsewhere", elsewhere, 2.0), DemandReport(MODEL, "both", both, 0.0, 2.0)]
+        assert not wakes(), "requests that must not be served here, and batch work"
+        ready, demand[:] = dict(waits_s), [DemandReport(MODEL, "both", both, 0.1)]
+        waits_s.clear()
+        assert not wakes(), "requests that find no ready endpoint at all are seen as they wait"
+        waits_s |= ready
+        assert wakes()
+        await until(lambda: agent.endpoints.pools[MODEL].ready > 0)
+        demand.clear()
+        await until(lambda: engine.asleep)
 
 
 async def test_requests_that_residency_keeps_here_wake_an_endpoint_although_a_nearer_region_has_one(

@@ -29,6 +29,7 @@ async def deciding(
     redis_url: str | None = None,
     token_file: Path | None = None,
     with_model: Iterable[str] = (),
+    others: OtherParts | None = None,
 ) -> AsyncIterator[OnDemandModels]:
     """Load `models`, and no others, on demand while the context is open.
 
@@ -36,12 +37,16 @@ async def deciding(
         name: of the agent.
         redis_url: where the agents of the region claim what they do.
         with_model: the other regions that have an endpoint of each model.
+        others: the state of the other regions; None: as the agent's peers report it.
     """
     agent.config.policy = replace(agent.config.policy, models={model.name: model for model in models})
     redis = None if redis_url is None else RegionRedis(RedisAddress(redis_url), region_keys("eu-de"), "eu-de")
     hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, token_file, redis)
-    others = OtherParts(
-        "eu-de", lambda model: frozenset(agent.peers.addresses), lambda model: frozenset(with_model), lambda: True
+    others = others or OtherParts(
+        "eu-de",
+        lambda model: dict.fromkeys(agent.peers.addresses, 0.0),
+        lambda model: frozenset(with_model),
+        lambda: True,
     )
     found = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
     found.use_policy(agent.config.policy)
