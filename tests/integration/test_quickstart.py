@@ -16,6 +16,7 @@ from adapters.servers.binaries import find_script
 from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import Engine, open_region_dir, write_region_dir
 from tests.support.engines import running_engines
+from tests.support.guides import Terminal, blocks
 from tests.support.quickstarts import chat, key_in, running
 from tests.support.wait import pauses
 
@@ -37,6 +38,28 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
             assert set(json.loads(subprocess.check_output(argv))) == {"local/local-1"}
         for name in ("agent.log", "control-plane.log"):
             assert "Traceback" not in (tmp_path / "region" / "logs" / name).read_text()
+
+
+@pytest.mark.long
+def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    with running_engines(tmp_path, {"name": "gpu-1"}) as engines:
+        directory = tmp_path / "penstock-quickstart"
+        with (
+            running("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(directory)) as shown,
+            Terminal(tmp_path) as terminal,
+        ):
+            found = open_region_dir(directory)
+            assert found is not None
+            terminal.ports |= {"8400": found.ports["api"], "8080": found.ports["traffic"]}
+            _, context, look, tenant, _ = blocks("quickstart.md")
+            terminal.run(context)
+            # Before the first report, no region is healthy.
+            terminal.until("penstock status | grep -q 'local.*healthy'")
+            assert "→ local (home)" in terminal.run(look)
+            models = terminal.run(tenant)
+            assert "good: no forbidden region" in models
+            assert '"id":"llama-3.1-8b"' in models.replace(" ", "")
+            assert chat(shown, terminal.run("echo $key").strip()).status_code == 200
 
 
 def test_a_signal_ends_a_start_that_waits_for_an_engine_that_it_names(tmp_path: Path) -> None:
