@@ -76,6 +76,22 @@ def test_the_outcome_of_a_reason(reason: Reason, own_deadline: bool, refused: Ou
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
+        (Reason.NONE_READY, Outcome.ENGINE_ERROR),
+        (Reason.ENGINE_FAILED, Outcome.ENGINE_ERROR),
+        (Reason.SATURATED, Outcome.REFUSED),
+        (Reason.DEADLINE_PASSED, Outcome.TIMED_OUT),
+        (Reason.NO_PERMITTED_REGION, Outcome.REVOKED),
+    ],
+)
+def test_a_failed_attempt_is_the_cause_of_a_refusal_only_if_no_target_is_left(
+    reason: Reason, expected: Outcome
+) -> None:
+    assert outcome_of_refusal(reason, failed_as=Outcome.ENGINE_ERROR) is expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
         (Reason.SATURATED, Outcome.DEFERRED),
         (Reason.NONE_READY, Outcome.REFUSED),
         (Reason.DEADLINE_PASSED, Outcome.TIMED_OUT),

@@ -129,3 +129,27 @@ def test_the_reserve_is_left_out_of_the_parts_of_agents() -> None:
         account = budget.report("eu/a", use(budget, 3.0, 1.0))
         assert budget.reshare(1.0, 2.0, 0.0)
         assert budget.target(account, 2.0) == 7.0
+
+
+@pytest.mark.parametrize(("late", "charged"), [(8.0, 8.0), (5.0, 5.0), (3.0, 5.0)])
+def test_the_last_report_of_a_counter_of_money_is_charged_beyond_what_is_charged_of_it(
+    late: float, charged: float
+) -> None:
+    budget = divided(BudgetUnit.MONEY_PER_DAY, 100.0, 7)
+    budget.report("eu/a", use(budget, 5.0, 2.0))
+    budget.leave("eu/a")
+    for _ in range(2):
+        budget.report_ended("eu/a", use(budget, late, 0.0))
+        assert (budget.available, budget.held) == (100.0 - charged, 0.0)
+    budget.report_ended("eu/a", use(budget, 1.0, 0.0, epoch=2))
+    assert budget.available == 99.0 - charged
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_grant_is_returned_only_if_its_answer_did_not_arrive(arrived: bool) -> None:
+    budget = divided(BudgetUnit.MONEY_PER_DAY, 100.0, 7)
+    account = budget.report("eu/a", use(budget, 5.0, 2.0))
+    budget.grant(account, 10.0)
+    assert (budget.available, account.unspent, account.granted) == (83.0, 2.0, 10.0)
+    budget.settle(account, arrived=arrived)
+    assert (budget.available, account.unspent, account.granted) == ((83.0, 12.0, 0.0) if arrived else (93.0, 2.0, 0.0))

@@ -72,6 +72,28 @@ def test_an_answer_states_the_agents_of_the_fleet_and_of_the_region() -> None:
     }
 
 
+def test_a_fleet_may_lose_all_its_agents() -> None:
+    leader = Leader({"eu/a": "eu"})
+    leader.hear("eu/a", used(REQUESTS, 1.0), now=1.0)
+    leader.fleet.set_agents({}, 1.0)
+    leader.fleet.tick(2.0 + LEASE_END_S, WALL)
+    leader.fleet.set_agents({}, 2.0 + LEASE_END_S)
+    assert leader.fleet.budgets == {}, "it is full again"
+    assert leader.fleet.census.count("") == 1
+
+
+def test_an_agent_with_waiting_requests_learns_what_is_left_once_the_others_were_heard() -> None:
+    leader = Leader({"eu/a": "eu", "eu/b": "eu"})
+    leader.hear("eu/a", used(PLACES, 10.0), now=1.0)
+    leader.hear("eu/b", now=1.0)
+    waits = BudgetUse(PLACES, 1, 0.0, 0.0, 1.0, wanted=1)
+    (lease,) = leader.hear("eu/b", waits, now=2.0).leases
+    assert (lease.amount, lease.rest) == (0.0, -1.0), "the requests of the other agent may have ended"
+    leader.hear("eu/a", used(PLACES, 10.0), now=3.0)
+    (lease,) = leader.hear("eu/b", waits, now=4.0).leases
+    assert (lease.amount, lease.rest) == (0.0, 0.0)
+
+
 def test_only_the_newest_exchange_is_answered() -> None:
     leader = Leader({"eu/a": "eu"})
     leader.hear("eu/a", now=1.0)
