@@ -24,6 +24,9 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 REMOVE_TIMEOUT_S: Final = 15.0
 """Maximum time (s) of the removal of a workflow whose client has left."""
 
+PIECE_BYTES: Final = 256 * 1024
+"""Bytes of a response that are sent at once."""
+
 _NOT_PASSED: Final = frozenset(
     {
         b"accept",
@@ -94,7 +97,9 @@ class _ConverterTransport(asyncio.Transport):
         self._received = bytearray()
         self._run: ComfyUiRun | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closed = self._is_paused = False
+        self._unsent = memoryview(b"")
+        """The rest of the response: the slot is occupied, so that slow clients hold a bounded number of responses."""
 
     def write(self, data: Any) -> None:
         self._received += data
@@ -129,7 +134,14 @@ class _ConverterTransport(asyncio.Transport):
                 response.content_type,
                 len(response.body),
             )
-            self._connection.data_received(head + response.body if with_body else head)
+            self._unsent = memoryview(head + response.body if with_body else head)
+            self._send()
+
+    def _send(self) -> None:
+        """Send the response, as its client receives it."""
+        while self._unsent and not (self._is_paused or self._is_closed):
+            piece, self._unsent = self._unsent[:PIECE_BYTES], self._unsent[PIECE_BYTES:]
+            self._connection.data_received(bytes(piece))
 
     def abort(self) -> None:
         if self._is_closed:
@@ -153,10 +165,11 @@ class _ConverterTransport(asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Do nothing: the response is bounded, and written at once."""
+        self._is_paused = True
 
     def resume_reading(self) -> None:
-        """Do nothing: the response is bounded, and written at once."""
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._send)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default

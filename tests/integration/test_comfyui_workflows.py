@@ -21,11 +21,12 @@ from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, InputImage
 from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
-from regional_agent.converters import comfyui_run
+from regional_agent.converters import comfyui_run, converted_connection
 from regional_agent.converters.image_fetch import ImageFetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.integration.test_async_requests import ended
 from tests.integration.test_objects import request
+from tests.support import comfyui
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.chats import ask
@@ -34,7 +35,7 @@ from tests.support.jobs import JobClient, job_store
 from tests.support.planet import MODEL, plan
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import Answer, RawClient, engine, post
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 ROUTES = preset_routes("comfyui", MODEL)
 WAIT = "/prompt/wait"
@@ -218,6 +219,33 @@ async def test_a_workflow_occupies_its_slot_until_it_ends(tmp_path: Path) -> Non
         comfy.release.set()
         assert [(await each.answer()).status for each in (client, second)] == [200, 200]
         await until(lambda: agent.held() == 0)
+
+
+async def test_a_workflow_occupies_its_slot_until_its_client_has_received_the_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = PNG * 8000
+    monkeypatch.setattr(comfyui, "PNG", image)
+    transport, paused = converted_connection._ConverterTransport, asyncio.Event()
+    pause = transport.pause_reading
+
+    def pauses(self: converted_connection._ConverterTransport) -> None:
+        paused.set()
+        pause(self)
+
+    monkeypatch.setattr(transport, "pause_reading", pauses)
+    async with serving(tmp_path, ComfyUi()) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(post(json.dumps(workflow("SaveImage")).encode(), path=WAIT))
+        # The rest of the response waits for the client.
+        await asyncio.wait_for(paused.wait(), PATIENCE_S)
+        assert agent.held() == 1
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        found = json.loads((await client.answer()).body)
+        assert b64decode(found["images"][0]["b64_json"]) == image
+        await until(lambda: agent.held() == 0)
+        client.close()
 
 
 async def test_errors_are_those_of_the_workflow_or_of_the_engine(tmp_path: Path) -> None:
