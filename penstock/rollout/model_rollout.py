@@ -44,6 +44,8 @@ class ModelEvent(StrEnum):
     """The conditions of the phase are met, and the next step is the last."""
     SETTLED = "settled"
     """No regression at the last share for long enough."""
+    EXTENDED = "extended"
+    """The policy has a further step after the last share."""
     REGRESSED = "regressed"
     """The new version is worse than the limits of the rollout permit."""
     HALT = "halt"
@@ -74,6 +76,7 @@ TRANSITIONS: dict[tuple[ModelPhase, ModelEvent], ModelPhase] = {
     (_P.WATCH, _E.SETTLED): _P.DONE,
     (_P.WATCH, _E.REGRESSED): _P.ROLLED_BACK,
     (_P.WATCH, _E.ROLL_BACK): _P.ROLLED_BACK,
+    (_P.DONE, _E.EXTENDED): _P.PREPARING,
     (_P.DONE, _E.ROLL_BACK): _P.ROLLED_BACK,
     (_P.ROLLED_BACK, _E.RESUME): _P.PREPARING,
 }
@@ -120,7 +123,7 @@ class ModelRolloutState(msgspec.Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the state changes only by an operator."""
+        """Whether the state changes only by an operator, or by a further step of the policy."""
         return self.phase in FINAL_PHASES
 
     @property

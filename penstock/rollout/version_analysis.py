@@ -194,6 +194,8 @@ def observe(
     state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence, now: float
 ) -> ModelRolloutState:
     """Returns the state after the transition that the evidence justifies; the same state if there is none."""
+    if state.phase is ModelPhase.DONE and next_step(rollout, state.percent) is not None:
+        return transition(state, ModelEvent.EXTENDED, rollout, now, why="the policy has a further step")
     if state.is_over or not evidence.agents:
         return state
     state = _marked(state, evidence)

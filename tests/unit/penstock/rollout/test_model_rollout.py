@@ -151,6 +151,20 @@ def test_a_blue_green_change_is_judged_by_the_requests_before_it() -> None:
     assert transition(done, ModelEvent.ROLL_BACK, rollout, 99.0, why="wrong", by="me").percent == 0.0
 
 
+def test_a_step_that_the_policy_adds_later_is_taken_from_the_last_share() -> None:
+    half, whole = replace(ROLLOUT, steps=(10.0,)), ROLLOUT
+    done = transition(
+        transition(begun(half), ModelEvent.PROMOTE, half, 1.0, why=""), ModelEvent.SETTLED, half, 2.0, why=""
+    )
+    assert (done.phase, done.percent) == (ModelPhase.DONE, 10.0)
+    assert observe(done, half, evidence(counts(500), counts(50)), 3.0) == done
+    extended = observe(done, whole, evidence(counts(500), counts(50)), 4.0)
+    assert (extended.phase, extended.percent, extended.since) == (ModelPhase.PREPARING, 10.0, 4.0)
+    state = observe(extended, whole, evidence(counts(500), counts(50)), 5.0)
+    state = observe(state, whole, evidence(counts(900), counts(90)), 15.0)
+    assert (state.phase, state.percent) == (ModelPhase.WATCH, 100.0)
+
+
 def test_copies_judge_a_version_before_its_first_step() -> None:
     rollout = replace(ROLLOUT, shadow=ShadowRequests(percent=5.0, min_requests=20))
     state = begun(rollout)
@@ -194,11 +208,12 @@ def test_without_reports_nothing_changes() -> None:
     assert observe(state, ROLLOUT, VersionEvidence({}, 0, 0, 0), 1e6) == state
 
 
-def test_each_phase_can_be_rolled_back_and_only_operators_leave_the_last_ones() -> None:
+def test_each_phase_can_be_rolled_back_and_only_operators_and_policies_leave_the_last_ones() -> None:
     for phase in ModelPhase:
         assert phase is ModelPhase.ROLLED_BACK or (phase, ModelEvent.ROLL_BACK) in TRANSITIONS
     leaving = {event for (phase, event) in TRANSITIONS if phase in FINAL_PHASES}
-    assert leaving == {ModelEvent.ROLL_BACK, ModelEvent.RESUME}
+    assert leaving == {ModelEvent.ROLL_BACK, ModelEvent.RESUME, ModelEvent.EXTENDED}
+    assert (ModelPhase.ROLLED_BACK, ModelEvent.EXTENDED) not in TRANSITIONS
 
 
 QUALITY = QualityHook("https://scorer.internal:8443/pairs", "eu-de", min_pairs=50, max_decrease=0.1)
