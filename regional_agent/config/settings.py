@@ -89,6 +89,8 @@ def _location_header(value: str) -> str:
 
 def _http_url(value: str) -> str:
     Address.parse(value)
+    if urlsplit(value).username is not None:
+        raise ValueError("the URL names a user; agents have their own credentials")
     if urlsplit(value).path.strip("/"):
         raise ValueError(
             f"{value!r} has a path, which would not be used; set it to {value.partition('://')[0]}://host:port"

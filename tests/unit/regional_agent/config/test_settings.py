@@ -119,6 +119,7 @@ def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.Monk
             "OTLP_ENDPOINT: http://a:4318 is not encrypted; set it to an https URL, or add",
         ),
         ("OTLP_ENDPOINT", "https://a:1/v1/traces", "OTLP_ENDPOINT: 'https://a:1/v1/traces' has a path"),
+        ("CONTROL_PLANE_URLS", "https://u:hidden@a:1", "CONTROL_PLANE_URLS[0]: the URL names a user; agents have"),
         ("CONTROL_PLANE_URLS", "https://a:1/cp", "CONTROL_PLANE_URLS[0]: 'https://a:1/cp' has a path"),
         ("REDIS_URL", "redis://:hidden@a:1", "REDIS_URL: the connection to a is not encrypted; use rediss://, or add"),
         ("REDIS_URL", "rediss://:hidden@a:1?ssl_ca_certs=x", "REDIS_URL: ssl_ca_certs is not used; set PENSTOCK"),
