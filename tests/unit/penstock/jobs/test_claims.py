@@ -8,8 +8,8 @@ import pytest
 
 from penstock.jobs.async_request import JobEnd, JobState
 from penstock.jobs.batches.batch_state import BatchState
-from penstock.jobs.claims import result_counts
-from penstock.jobs.job_records import BatchEnd, Claim
+from penstock.jobs.claims import next_claim, result_counts
+from penstock.jobs.job_records import BatchCounts, BatchEnd, Claim
 from penstock.ledger.spool_format import JobResult
 
 BATCH, JOB = "batch_" + "0" * 32, "job_" + "0" * 32
@@ -36,6 +36,7 @@ def ended(number: int | None) -> BatchEnd:
         pytest.param([claim(1), claim(2, ((1, 2),))], ended(1), True, True, id="ended before the next claim"),
         pytest.param([claim(1), claim(2, ((1, 2),))], ended(2), True, False, id="the next claim has ended the batch"),
         pytest.param([claim(1), claim(2, ((1, 3),))], ended(None), True, True, id="by an agent of an earlier release"),
+        pytest.param([claim(1)], ended(None), False, True, id="its own claim has ended it in an earlier release"),
         pytest.param([claim(1), claim(2, None)], ended(2), True, True, id="failed before anything was read"),
         pytest.param([claim(1), claim(2, None)], ended(2), False, False, id="failed, and never written"),
         pytest.param([], None, False, False, id="the batch is deleted"),
@@ -52,3 +53,9 @@ def test_a_segment_counts_if_the_results_of_the_batch_have_it(
 def test_an_asynchronous_request_counts_if_its_claim_has_ended_it(number: int | None, counts: bool | None) -> None:
     end = None if number is None else JobEnd(JobState.COMPLETED, 0.0, claim=number)
     assert result_counts(JobResult("eu-de", "t", JOB, 1, 0), claim(2, None), (), end, exists=False) is counts
+
+
+def test_an_agent_continues_where_the_newest_claim_was() -> None:
+    assert next_claim(None, "a", 5, 100.0) == Claim(1, "a", 5, 130.0, 100.0)
+    before = Claim(3, "b", 7, 90.0, 60.0, BatchCounts(4, 3, 1), per_s=2.0)
+    assert next_claim(before, "a", 5, 100.0) == Claim(4, "a", 5, 130.0, 60.0, BatchCounts(4, 3, 1))

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object, job_state
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.batches.batch_view import batch_object
+from penstock.jobs.batches.item_results import request_id
 from penstock.jobs.batches.message_batch import message_batch_object
+from penstock.jobs.batches.new_batch import mismatches
 from penstock.jobs.batches.request_line import LineProblem
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
+from penstock.jobs.job_records import (
+    BatchCounts,
+    BatchEnd,
+    BatchRecord,
+    Claim,
+    FilePart,
+    FileRecord,
+    JobSender,
+    result_file,
+)
 from penstock.jobs.queue_forecast import Forecast
+from penstock.jobs.upload import UploadEnd, UploadRecord, UploadState, state_of, upload_object
 
 NO_DEADLINE = 253_402_300_799
 """As documented, and not imported: a test fails if a tuned constant changes."""
@@ -206,3 +219,54 @@ def test_an_asynchronous_request(
 ) -> None:
     state = job_state(claim, end, is_cancelled=is_cancelled)
     assert job_object(JOB, claim, end, state, Forecast(150, 160), retention_s=1000.0) == QUEUED | changed
+
+
+UPLOAD = UploadRecord("upload_1", "big.jsonl", 700, 100, 86_500)
+
+
+def test_an_upload_is_pending_until_it_ends_or_expires() -> None:
+    states = [state_of(UPLOAD, None, now) for now in (100.0, 86_499.9, 86_500.0)]
+    assert states == [UploadState.PENDING, UploadState.PENDING, UploadState.EXPIRED]
+    assert state_of(UPLOAD, UploadEnd(UploadState.CANCELLED), 1e9) is UploadState.CANCELLED
+
+
+@pytest.mark.parametrize("file", [None, {"id": "file-1"}])
+def test_an_upload_as_the_api_shows_it(file: dict[str, Any] | None) -> None:
+    assert upload_object(UPLOAD, UploadState.PENDING, file) == {
+        "id": "upload_1",
+        "object": "upload",
+        "bytes": 700,
+        "created_at": 100,
+        "filename": "big.jsonl",
+        "purpose": "batch",
+        "status": "pending",
+        "expires_at": 86_500,
+        "file": file,
+    }
+
+
+@pytest.mark.parametrize(("after_s", "expires_at"), [(None, None), (3_600, 4_500)])
+def test_the_result_file_of_a_batch_has_all_parts_and_the_age_of_its_tenant(
+    after_s: int | None, expires_at: int | None
+) -> None:
+    parts = [FilePart("p1", 10, 2), FilePart("p2", 30, 3)]
+    batch = msgspec.structs.replace(RECORD, output_expires_after_s=after_s)
+    assert result_file(batch, "file-9", "error", parts, 900) == FileRecord(
+        "file-9", "b1_error.jsonl", "batch_output", 900, 40, tuple(parts), 5, expires_at=expires_at
+    )
+
+
+def test_the_first_line_of_each_other_url_is_a_problem() -> None:
+    urls = {"/v1/chat/completions": 9, "/v1/embeddings": 1, "/v1/responses": 4}
+    file = FileRecord("file-1", "f", "batch", 1, 1, (), urls=urls)
+    assert mismatches(file, "/v1/embeddings") == tuple(
+        LineProblem("mismatched_endpoint", f"line {line}: `url` is {url}, and not /v1/embeddings", line, "url")
+        for line, url in ((4, "/v1/responses"), (9, "/v1/chat/completions"))
+    )
+
+
+def test_a_line_has_one_request_in_every_run() -> None:
+    found = {request_id(batch, line) for batch in ("b1", "b2") for line in (1, 2, 11)}
+    assert len(found) == 6
+    assert request_id("b1", 1) in found
+    assert all(len(each) == 32 for each in found)

@@ -35,6 +35,13 @@ def test_tenants_take_turns_whatever_the_number_and_deadlines_of_their_jobs() ->
     assert firsts == {"a", "b"}
 
 
+def test_of_one_tenant_a_job_and_a_batch_are_ordered_by_their_deadlines() -> None:
+    for seconds in (10.0, 90.0):
+        jobs = [job("a", seconds), job("a", 50.0, BATCH)]
+        first = jobs[0] if seconds < 50.0 else jobs[1]
+        assert fair_order(jobs, (), Random(1))[0] is first
+
+
 def shares(limit: int, *batches: tuple[str, float, int]) -> list[int]:
     """The shares of batches: tenant, deadline and requests without a result of each."""
     running = [RunningBatch(str(number), *batch) for number, batch in enumerate(batches)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.jobs.async_request import AsyncRequest, JobState
 from penstock.jobs.job_records import Claim, JobSender
 from penstock.jobs.queue_forecast import UNKNOWN, AgentPace, Forecast
@@ -35,6 +37,16 @@ def test_a_request_has_the_place_of_its_rank() -> None:
     claim = Claim(1, "agent", 1, NOW + 30.0, NOW - 4.0)
     assert waiting.forecast(request("running"), claim, JobState.IN_PROGRESS, NOW) == Forecast(996, 1006)
     assert waiting.forecast(request("a"), None, JobState.CANCELLING, NOW) == UNKNOWN
+
+
+def test_the_time_of_a_request_is_that_of_its_path() -> None:
+    waiting = queue("a")
+    other = msgspec.structs.replace(request("other"), target="/v1/videos?b=2")
+    waiting.ended(other, 100.0)
+    assert waiting.own.at == NOW
+    claim = Claim(1, "agent", 1, NOW + 30.0, NOW - 4.0)
+    assert waiting.forecast(request("running"), claim, JobState.IN_PROGRESS, NOW) == Forecast(996, 1006)
+    assert waiting.forecast(other, claim, JobState.IN_PROGRESS, NOW) == Forecast(996, 1096)
 
 
 def test_a_new_request_is_the_last_one_until_it_should_be_ranked() -> None:

@@ -11,17 +11,24 @@ from penstock.jobs.store_paths import (
     MESSAGE_BATCH,
     JobPaths,
     OpenJob,
+    UploadPaths,
     all_file_data,
     created_at,
     expired,
+    expired_uploads,
     expiring,
     file_part,
     file_record,
     is_batch,
     is_id,
     is_job,
+    is_part,
     new_id,
     open_job,
+    record_of,
+    repeatable_id,
+    result,
+    result_expires_at,
     webhooks,
 )
 
@@ -82,3 +89,40 @@ def test_a_job_is_deleted_once_its_whole_hour_is_older_than_the_retention() -> N
     marks = [found.mark, "expiring/00000000/acme/notes"]
     assert list(expired(marks, 1000.0, 3 * 3600.0 + 999.0)) == []
     assert list(expired(marks, 1000.0, 3 * 3600.0 + 1000.0)) == [found]
+
+
+def test_an_equal_request_has_an_equal_identifier() -> None:
+    found = repeatable_id(JOB, b"acme", b"key", b"body")
+    assert is_id(JOB, found)
+    assert found == repeatable_id(JOB, b"acme", b"key", b"body")
+    others = [(b"acme", b"key", b"bod"), (b"acme", b"keyb", b"ody"), (b"acm", b"ekey", b"body"), (b"acme", b"key")]
+    assert len({found, *(repeatable_id(JOB, *parts) for parts in others)}) == 5
+
+
+def test_the_record_of_an_identifier_is_that_of_its_kind() -> None:
+    file, batch = f"file-{'0' * 32}", f"batch_{'0' * 32}"
+    assert record_of("acme", file) == f"tenants/acme/files/{file}.json"
+    assert record_of("acme", batch) == f"tenants/acme/batches/{batch}.json"
+
+
+def test_a_kept_response_states_its_expiry_in_its_path() -> None:
+    path = result("eu", "chats", NOW, "key-tag")
+    assert path == "results/eu/chats/001795780800/key-tag"
+    assert result_expires_at(path) == 1_795_780_800
+
+
+def test_parts_of_uploads_are_no_jobs() -> None:
+    part = f"part_{'0' * 32}"
+    assert is_part(part)
+    assert not is_job(part)
+    assert not any(is_part(text) for text in ("", "part_", f"part_{'0' * 31}", f"upload_{'0' * 32}", f"{part}/x"))
+
+
+def test_uploads_are_deleted_two_hours_after_the_hour_of_their_expiry() -> None:
+    hour = 3600.0
+    early, late = UploadPaths("acme", f"upload_{'0' * 32}"), UploadPaths("beta", f"upload_{'1' * 32}")
+    marks = [early.mark(10 * hour + 1.0), late.mark(11 * hour), f"uploading/{1:08d}/acme/batch_{'0' * 32}"]
+    assert marks[0] == f"uploading/00000012/acme/{early.id}"
+    assert list(expired_uploads(marks, 12 * hour - 1.0)) == []
+    assert list(expired_uploads(marks, 12 * hour)) == [(early, marks[0])]
+    assert list(expired_uploads(marks, 13 * hour)) == [(early, marks[0]), (late, marks[1])]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from math import inf
+from math import inf, sqrt
+from statistics import mean, variance
 
 import pytest
 
@@ -114,3 +115,23 @@ def test_a_mean_above_its_limit_is_found() -> None:
     rng = random.Random(1)
     drawn = [rng.choice((-1.0, 0.0, 1.0, 1.0)) for _ in range(400)]
     assert mean_is_above(Sample.of(400, sum(drawn), sum(value * value for value in drawn)), 0.0)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0, 4.0, 10.0], [5.0] * 6, [0.0] * 4 + [9.0] * 3])
+def test_moments_are_those_of_the_values(values: list[float]) -> None:
+    found = Sample.of(len(values), sum(values), sum(value * value for value in values))
+    assert (found.count, found.mean) == (len(values), pytest.approx(mean(values)))
+    assert found.variance == pytest.approx(variance(values))
+
+
+def test_the_larger_of_both_spreads_decides() -> None:
+    """The error of the mean is that of both samples apart, or of both together if that is larger."""
+    bound = standard_errors(100, 400)
+    wide, narrow = Sample(100, 0.0, 9.0), Sample(400, 0.0, 1.0)
+    apart = sqrt(9.0 / 100 + 1.0 / 400)
+    other_wide, other_narrow = Sample(100, 0.0, 1.0), Sample(400, 0.0, 9.0)
+    together = sqrt((100 * 1.0 + 400 * 9.0) / 500 * (1 / 100 + 1 / 400))
+    for one, other, error in ((wide, narrow, apart), (other_wide, other_narrow, together)):
+        for factor, greater in ((0.99, False), (1.01, True)):
+            above = Sample(one.count, factor * error * bound, one.variance)
+            assert is_greater(above, other) is greater
