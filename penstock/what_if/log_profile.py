@@ -122,7 +122,8 @@ class Profile(msgspec.Struct, frozen=True):
     forwarded: int
     """Lines of serving regions about requests that another region's log has too; they count in nothing else."""
     begins_at: float
-    """Unix time (s) of the first arrival."""
+    """Unix time (s) since which arrivals and concurrency count: the first arrival, or the median duration before the
+    first end. Logs have requests by their end, so of what ran before them they show the longest requests alone."""
     ends_at: float
     per_s: float
     """Mean arrivals per second."""
@@ -142,7 +143,10 @@ class LogProfiler:
 
     def __init__(self) -> None:
         self._requests = self._forwarded = 0
-        self._begins_at, self._ends_at = float("inf"), 0.0
+        self._arrived_at = self._ended_at = float("inf")
+        self._ends_at = 0.0
+        self._taken = _Buckets()
+        """Durations (s) of all requests."""
         self._arrivals: Counter[int] = Counter()
         self._outcomes: Counter[str] = Counter()
         self._models: Counter[str] = Counter()
@@ -167,7 +171,9 @@ class LogProfiler:
         taken_s = min(MAX_REQUEST_S, max(0.0, request.total_ms / 1000))
         began_at = request.at - taken_s
         self._requests += 1
-        self._begins_at, self._ends_at = min(self._begins_at, began_at), max(self._ends_at, request.at)
+        self._arrived_at, self._ended_at = min(self._arrived_at, began_at), min(self._ended_at, request.at)
+        self._ends_at = max(self._ends_at, request.at)
+        self._taken.add(taken_s)
         self._arrivals[int(began_at // MINUTE_S)] += 1
         self._outcomes[request.outcome] += 1
         _count(self._models, request.model)
@@ -196,18 +202,23 @@ class LogProfiler:
 
     def profile(self) -> Profile:
         """Return the profile of all lines so far."""
-        first, last = int(self._begins_at // MINUTE_S) if self._requests else 0, int(self._ends_at // MINUTE_S)
+        begins_at = 0.0
+        if self._requests:
+            begins_at = max(self._arrived_at, self._ended_at - self._taken.distribution().p50)
+        first, last = int(begins_at // MINUTE_S), int(self._ends_at // MINUTE_S)
         minutes = max(1, last - first + 1)
-        lasts_s = max(1.0, self._ends_at - self._begins_at) if self._requests else 1.0
-        pools = tuple(self._pool(key, minutes) for key in sorted(self._busy))
+        lasts_s = max(1.0, self._ends_at - begins_at)
+        arrivals = [count for minute, count in self._arrivals.items() if minute >= first]
+        minute_s = min(MINUTE_S, lasts_s)
+        pools = tuple(self._pool(key, begins_at, minutes) for key in sorted(self._busy))
         return Profile(
             requests=self._requests,
             forwarded=self._forwarded,
-            begins_at=self._begins_at if self._requests else 0.0,
+            begins_at=begins_at,
             ends_at=self._ends_at,
             per_s=self._requests / lasts_s,
-            per_s_p99=_quantile(self._arrivals.values(), minutes, 0.99) / MINUTE_S,
-            per_s_max=max(self._arrivals.values(), default=0) / MINUTE_S,
+            per_s_p99=_quantile(arrivals, minutes, 0.99) / minute_s,
+            per_s_max=max(arrivals, default=0) / minute_s,
             outcomes=dict(self._outcomes.most_common()),
             models=dict(self._models.most_common()),
             tenants=dict(self._tenants.most_common()),
@@ -231,8 +242,8 @@ class LogProfiler:
         if self._steps > MAX_STEPS:
             raise TooMuch(f"more than {MAX_STEPS} steps of {STEP_S:g} s of regions and models; read fewer logs at once")
 
-    def _pool(self, key: tuple[str, str], minutes: int) -> PoolProposal:
-        busy = self._busy[key].values()
+    def _pool(self, key: tuple[str, str], begins_at: float, minutes: int) -> PoolProposal:
+        busy = [load for step, load in self._busy[key].items() if step >= begins_at // STEP_S]
         steps = max(len(busy), round(minutes * MINUTE_S / STEP_S))
         p99 = _quantile(busy, steps, 0.99)
         return PoolProposal(*key, sum(busy) / steps, p99, max(1, ceil(p99 / UTILISATION)))

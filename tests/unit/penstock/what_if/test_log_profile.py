@@ -65,6 +65,22 @@ def test_requests_that_do_not_complete_hold_slots_too() -> None:
     assert found.distributions["duration_s"].count == 4
 
 
+def test_a_request_that_ran_long_before_the_log_does_not_dilute_it() -> None:
+    """A log of ten minutes in which a session ended that had lasted a day."""
+    short = [request(float(at), 60.0) for at in range(0, 600, 10) for _ in range(2)]
+    usual = profiled(*short)
+    with_session = profiled(*short, request(300.0, 86_400.0))
+    assert usual.pools[0].p99 == 12.0
+    assert with_session.pools[0].p99 == 13.0
+    assert with_session.per_s == pytest.approx(usual.per_s, rel=0.02)
+    assert with_session.per_s_p99 == usual.per_s_p99
+
+
+def test_the_busiest_minute_of_a_shorter_log_is_no_less_than_its_mean() -> None:
+    found = profiled(*(request(float(at), 0.5) for at in range(1, 8)))
+    assert found.per_s_max >= found.per_s > 1.0
+
+
 def test_distributions_are_exact_to_five_percent() -> None:
     found = profiled(*(request(float(number), 1.0, input_tokens=number) for number in range(1, 1001)))
     tokens = found.distributions["input_tokens"]
@@ -87,5 +103,7 @@ def test_the_busy_time_is_that_of_the_requests(requests: list[tuple[float, float
     found = profiled(*(request(at, total_s, server="a" if here else "b") for at, total_s, here in requests))
     minutes = int(found.ends_at // 60) - int(found.begins_at // 60) + 1
     busy_s = sum(pool.mean for pool in found.pools) * minutes * 60
-    assert busy_s == pytest.approx(sum(total_s for _, total_s, _ in requests), rel=1e-6, abs=1e-3)
+    since = found.begins_at // 10 * 10 - START
+    inside_s = [max(0.0, at - max(since, at - total_s)) for at, total_s, _ in requests]
+    assert busy_s == pytest.approx(sum(inside_s), rel=1e-6, abs=1e-3)
     assert all(pool.slots >= 1 for pool in found.pools)
