@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import ask, code, limit_queue
+from tests.support.chats import ask, code, expect_service, limit_queue
 from tests.support.planet import MODEL, plan, policy
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
@@ -138,6 +138,7 @@ async def test_a_long_prompt_is_refused_at_once_if_the_long_endpoints_are_busy_f
         occupied(agent, "gpu-1"),
     ):
         limit_queue(agent, max_wait_s=1.0)
+        expect_service(agent, 5.5)
         refused = await ask(agent, body=chat(100, 8_000))
         assert (refused.status, code(refused.body)) == (429, "saturated")
         assert float(refused.headers["retry-after"]) >= 1.0

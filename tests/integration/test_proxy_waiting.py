@@ -16,7 +16,18 @@ from penstock.policy.kinds.tenants import Batch, Tier
 from regional_agent.http.drain import drain_all
 from regional_agent.routing.router import MAX_ATTEMPTS
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, limit_queue, streams_forever
+from tests.support.chats import (
+    BODY,
+    NOBODY,
+    answers,
+    ask,
+    code,
+    expect_service,
+    full,
+    is_busy,
+    limit_queue,
+    streams_forever,
+)
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
@@ -63,6 +74,7 @@ async def test_a_request_without_a_free_slot_waits_and_gets_the_first(tmp_path: 
 
 async def test_a_wait_beyond_the_deadline_is_429_at_once(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], slots=1, queue=0) as agent:
+        expect_service(agent, 5.5)
         clients = [await RawClient.connect(agent.traffic) for _ in range(9)]
         for client in clients:
             client.send(post(BODY))

@@ -100,7 +100,7 @@ class RegionOfTwo:
             policy=self.policy,
             estimate=estimate,
             residency=SimpleNamespace(permitted=SimpleNamespace(regions=frozenset({"eu-de"}), name="eu-de")),
-            request=SimpleNamespace(route=None),
+            request=SimpleNamespace(route=None, body=b""),
             occupies_slot=True,
             is_batch=False,
             needs_object=False,
@@ -118,6 +118,7 @@ class RegionOfTwo:
             deadline_at=inf,
             route_context=None,
             context_class=0,
+            needed=None,
         )
 
     def free_by_hand(self) -> int:

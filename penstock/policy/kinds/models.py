@@ -122,8 +122,9 @@ class Queueing(PolicyStruct, frozen=True):
     value shortens the median wait and lengthens the longest waits."""
     max_wait_s: Annotated[float, bounds(ge=0, le=3600)] | None = None
     """Time (s) for which a request may wait for a slot, or for an endpoint that loads, restarts or was scaled to zero,
-    in all regions together. A request that is expected to wait longer is refused at once; 0: never wait. null: 20,
-    or twice `expected_service_s`, or twice the measured time in which a slot of an endpoint becomes free, whichever is
+    in all regions together. A request that is expected to wait longer is refused at once, except before the first
+    request was measured, if `expected_service_s` is its default; 0: never wait. null: 20, or twice
+    `expected_service_s`, or twice the measured time in which a slot of an endpoint becomes free, whichever is
     longest."""
     max_length: Annotated[int, bounds(ge=1, le=1_000_000)] = 4096
     """Maximum number of requests that wait at one agent. A full queue refuses or displaces requests of the tenant that

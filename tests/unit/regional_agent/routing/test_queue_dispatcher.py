@@ -18,6 +18,7 @@ from penstock.fleet.traffic_report import TenantReport, busiest_tenants
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.pools.pool_accounting import DEFAULT_SERVICE_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
@@ -166,12 +167,20 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
 
 
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
+    here.gpu.completed(DEFAULT_SERVICE_S)
+    here.endpoints.pools["m"].update_readiness()
     names = [f"n{n}" for n in range(50)]
     refusals = [refusal for name in names if isinstance(refusal := here.join(name), Refusal)]
     expected = int(DEFAULT_MAX_WAIT_S / (here.endpoints.pools["m"].service_s / 2))
     assert here.room.waiting("m") == pytest.approx(expected, abs=1)
     assert {refusal.reason for refusal in refusals} == {Reason.SATURATED}
     assert all(refusal.retry_after_s is not None and refusal.retry_after_s >= 1 for refusal in refusals)
+
+
+async def test_nothing_is_refused_for_an_expected_wait_before_a_request_has_completed(here: Here) -> None:
+    assert not any(isinstance(here.join(f"n{n}"), Refusal) for n in range(50))
+    here.models["m"] = Model("m", expected_service_s=2 * DEFAULT_SERVICE_S)
+    assert isinstance(here.join("last"), Refusal), "the policy states how long a request takes"
 
 
 async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:
