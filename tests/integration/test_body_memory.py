@@ -16,10 +16,12 @@ import pytest
 from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
 from regional_agent.http.waiting_request import WaitingRequest
+from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.shared_load import shared_entries
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, answers_after, code
+from tests.support.jobs import job_store
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine
 from tests.support.uploads import taker, upload_head
@@ -166,6 +168,34 @@ async def test_a_body_is_displaced_while_its_objects_are_looked_up(
         assert (await other_client.answer()).status == 200
         await released(agent)
     silent.close()
+
+
+async def test_a_body_is_displaced_while_a_job_store_does_not_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def waits(storage: JobStorage, path: str, content: bytes) -> None:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(JobStorage, "put", waits)
+    store = job_store(tmp_path / "store")
+    async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], job_store=store) as agent:
+        displaced = await RawClient.connect(agent.traffic)
+        head, body = large("a", 3 * PART)
+        displaced.send(head.replace(b"\r\n\r\n", b"\r\nPrefer: respond-async\r\n\r\n") + body)
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        other_client = await whole(agent, "b", 3 * PART // 2)
+        status, _, body = await displaced.answer()
+        assert (status, code(body)) == (429, "saturated")
+        # What holds the body ends.
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+        assert (await other_client.answer()).status == 200
+        await released(agent)
 
 
 @pytest.mark.parametrize("later", [b"", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", large("a")[0] + b"x" * 70_000])

@@ -195,8 +195,8 @@ class WaitingResponse(CompleteRequest):
             self._connection.respond(*self._refuse(refusal, self._request))
 
     def drop_body(self) -> bool:
-        """Return True: the body has been read when the handler starts."""
-        return True
+        """Return whether the response has begun. Until then, the body may have yet to be stored."""
+        return self._begun
 
 
 async def answer_of(answer: Awaitable[Answer], error_format: ErrorFormat = ErrorFormat.OPENAI) -> Answer:
