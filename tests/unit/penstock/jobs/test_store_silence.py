@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.jobs.store_silence import BULK_S, SILENT_S, TRY_S, StoreSilence
+from penstock.jobs import store_silence
+from penstock.jobs.store_silence import StoreSilence
+
+BULK_S = 45.0
 
 
 def test_the_limits() -> None:
-    assert (SILENT_S, TRY_S, BULK_S) == (8.0, 2.0, 45.0)
+    assert (store_silence.SILENT_S, store_silence.TRY_S, store_silence.BULK_S) == (8.0, 2.0, BULK_S)
 
 
 def test_a_store_is_silent_after_eight_seconds_without_a_response() -> None:
