@@ -143,7 +143,7 @@ class RegionDir(NamedTuple):
 
     @property
     def api_url(self) -> str:
-        """URL of the control plane: the admin API and the page for operators."""
+        """URL of the control plane's API; the page for operators is at `/ui`."""
         return f"{'http' if self.host == LOOPBACK else 'https'}://{self.host}:{self.ports['api']}"
 
     @property

@@ -9,6 +9,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
+import httpx
 import pytest
 
 from adapters.files.authority_files import load_authority, renew_identity
@@ -17,7 +18,7 @@ from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import Engine, open_region_dir, write_region_dir
 from tests.support.engines import running_engines
 from tests.support.guides import Terminal, blocks
-from tests.support.quickstarts import chat, key_in, running
+from tests.support.quickstarts import chat, key_in, page_in, running
 from tests.support.wait import pauses
 
 
@@ -26,6 +27,8 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
         command = ("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region"))
         with running(*command) as shown:
             assert chat(shown, key_in(shown)).status_code == 200
+            page = httpx.get(page_in(shown), follow_redirects=True)
+            assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
             found = open_region_dir(tmp_path / "region")
             assert found is not None
             keys = ("--token-file", str(found.admin_token), "--agents-key-file", str(found.agents_key))

@@ -55,3 +55,9 @@ def key_in(shown: str) -> str:
     found = re.search(r"API key\s+(\S+)", shown)
     assert found is not None, shown
     return found[1]
+
+
+def page_in(shown: str) -> str:
+    found = re.search(r"page\s+(\S+)", shown)
+    assert found is not None, shown
+    return found[1]

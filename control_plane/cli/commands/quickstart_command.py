@@ -281,7 +281,7 @@ Region {region_dir.region} serves after {took_s:.1f} s. Ctrl-C stops it; the sam
 
   base URL  {base}
   API key   {key}
-  page      {region_dir.api_url}/  (sign in with the token in {region_dir.admin_token})
+  page      {region_dir.api_url}/ui  (sign in with the token in {region_dir.admin_token})
   files     {region_dir.path}: policy/ and the settings of both daemons may be edited
 
 curl {base}/chat/completions -H 'Authorization: Bearer {key}' \\
