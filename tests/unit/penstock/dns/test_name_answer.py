@@ -55,6 +55,13 @@ def test_without_a_place_every_permitted_region_is_the_origin_equally() -> None:
     assert answer.shares == pytest.approx({"us-east": 0.4, "eu-de": 0.6})
 
 
+def test_the_shares_are_those_of_the_class_of_the_name_if_the_plan_has_it() -> None:
+    other = planet.plan("us-east", "eu-de+us-east", eu_es=1.0)
+    both = replace(OF_US, classes=(*other.classes, *OF_US.classes))
+    assert ask(OPEN, IN_BOSTON, both).shares == pytest.approx({"us-east": 0.8, "eu-de": 0.2})
+    assert ask(OPEN, IN_BOSTON, other).shares == {"eu-es": 1.0}
+
+
 def test_without_a_plan_the_nearest_region_is_the_answer() -> None:
     assert ask(OPEN, IN_BOSTON).shares == {"us-east": 1.0}
     assert ask(OPEN, Question(LISBON, LISBON)).shares == {"eu-es": 1.0}

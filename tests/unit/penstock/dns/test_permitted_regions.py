@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.dns.permitted_regions import permitted_regions
+import pytest
+
+from penstock.dns.permitted_regions import permitted_regions, serving_regions
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support import planet
@@ -27,6 +29,15 @@ def test_a_name_of_one_tenant_has_the_regions_of_this_tenant() -> None:
 
 def test_a_name_of_all_tenants_has_the_regions_that_are_permitted_for_each() -> None:
     assert permitted_regions(dns_policy(), a_name("x")) == EU
+
+
+@pytest.mark.parametrize("tenants", [("personal", "open"), ("open", "personal"), ()])
+def test_the_regions_that_may_serve_are_those_of_any_tenant_of_the_name(tenants: tuple[str, ...]) -> None:
+    only_us = ResidencyRule("open", tenants=frozenset({"open"}), deny=frozenset({"eu-es"}))
+    policy = dns_policy(planet.policy(planet.EU_ONLY, only_us))
+    assert serving_regions(policy, a_name("x", tenants=tenants)) == EVERYWHERE
+    assert serving_regions(policy, a_name("x", tenants=("open",))) == {"eu-de", "us-east"}
+    assert serving_regions(policy, a_name("x", tenants=("personal",))) == EU
 
 
 def test_regions_of_the_document_only_restrict() -> None:

@@ -10,6 +10,7 @@ from penstock.dns.exports import dns_endpoint, octodns_zone
 from penstock.dns.name_answer import NameServerView
 from penstock.dns.record_sets import NameRecords, Publication, RecordSet, name_records, next_publication
 from penstock.health.region_health import RegionState
+from penstock.policy.geography import Location
 from penstock.policy.kinds.region_entry import RegionEntry
 from tests.support import planet
 from tests.support.dns_names import ZONE, a_name, all_live, dns_policy
@@ -32,6 +33,12 @@ def test_a_name_has_the_addresses_of_all_regions_with_a_share() -> None:
         RecordSet("A", ("192.0.2.10",), OPEN.ttl_s),
         RecordSet("AAAA", ("2001:db8::10",), OPEN.ttl_s),
     )
+
+
+def test_a_client_subnet_has_the_records_of_its_place() -> None:
+    live = NameServerView(all_live(), {})
+    here = {place: name_records(dns_policy(), OPEN, live, Location(place)).shares for place in ("US", "ES")}
+    assert here == {"US": {"us-east": 1.0}, "ES": {"eu-es": 1.0}}
 
 
 def test_a_cname_stands_alone() -> None:
@@ -95,6 +102,8 @@ def test_an_octodns_zone() -> None:
         ],
     }
     assert octodns_zone([records()], "example.org") == {}
+    alias = msgspec.structs.replace(records(), record_sets=(RecordSet("CNAME", ("lb.example.net.",), 10),))
+    assert octodns_zone([alias], ZONE.name) == {"open": {"type": "CNAME", "ttl": 10, "value": "lb.example.net."}}
 
 
 def test_a_dns_endpoint() -> None:

@@ -100,6 +100,30 @@ def recommend(by: Recommender, at: Snapshot, now: float, forecast: float = 0.0) 
     return row
 
 
+@pytest.mark.parametrize(
+    ("cold_start_s", "times_s"), [(240.0, [300.0]), (241.0, [150.5, 301.0]), (840.0, [300.0, 600.0, 900.0])]
+)
+def test_demand_is_forecast_at_moments_of_at_most_five_minutes_until_an_endpoint_serves(
+    cold_start_s: float, times_s: list[float]
+) -> None:
+    policy = replace(POLICY, models={"m": Model("m", scaling=Scaling(cold_start_s=cold_start_s))})
+    asked: list[float] = []
+
+    def ahead(horizon_s: float) -> Mapping[Key, float]:
+        asked.append(horizon_s)
+        return {Key("a", "m", HERE.name): 64.0 if horizon_s == times_s[0] else 1.0}
+
+    (row,) = Recommender().recommend(policy, snapshot(0.0, 10.0), ahead, 0.0)
+    assert asked == times_s
+    assert (row.region, row.model, row.forecast_per_s) == ("a", "m", 64.0), "the highest of them"
+
+
+def test_a_region_without_clients_measures_no_demand() -> None:
+    idle = changed(snapshot(0.0, 10.0), demand=())
+    row = Recommender().recommend(POLICY, idle, lambda _: {}, 0.0)[0]
+    assert (row.requests_per_s, row.forecast_per_s) == (0.0, 0.0)
+
+
 def test_a_forecast_beyond_the_cold_start_raises_the_number_at_once() -> None:
     row = recommend(Recommender(), snapshot(0.0, 10.0), 0.0, forecast=64.0)
     assert (row.endpoints, row.desired_endpoints, row.cause) == (4, 10, Cause.DEMAND)
@@ -220,6 +244,12 @@ def test_requests_that_keep_waiting_are_the_binding_signal() -> None:
         assert recommend(by, queued(now, 20), now).cause is Cause.DEMAND
     row = recommend(by, queued(QUEUE_S, 12), QUEUE_S)
     assert (row.desired_endpoints, row.cause) == (6, Cause.QUEUE), "12 requests fill two endpoints of 8 slots"
+    row = recommend(by, queued(QUEUE_S + 15.0, 1), QUEUE_S + 15.0)
+    assert (row.desired_endpoints, row.cause) == (6, Cause.QUEUE), "until another period is complete"
+    single = Recommender()
+    for now in (0.0, 15.0, QUEUE_S):
+        row = recommend(single, queued(now, 1), now)
+    assert (row.desired_endpoints, row.cause) == (5, Cause.QUEUE), "one request that keeps waiting lacks a slot, too"
     other = Recommender()
     for now in range(0, 100, 10):
         row = recommend(other, queued(now, 20 if now % 20 else 0), now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
@@ -10,7 +12,7 @@ from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
-from penstock.scaling.replicas import Cause, Expected, PoolSize, needs
+from penstock.scaling.replicas import Cause, Expected, PoolSize, _levelled, _Load, needs
 
 ALL = frozenset({"a", "b", "c"})
 UNLIMITED = Scaling()
@@ -63,3 +65,42 @@ def test_confined_demand_has_its_reserve_where_it_may_be() -> None:
 )
 def test_a_model_limits_its_endpoints(scaling: Scaling, wanted: tuple[int, Cause]) -> None:
     assert endpoints(policy(reserve=False, scaling=scaling), {("a", ALL): 16.0})["a"] == wanted
+
+
+def loaded(slots: float, service_s: float) -> _Load:
+    load = _Load(PoolSize(10.0, service_s))
+    load.slots = slots
+    return load
+
+
+loads = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.builds(loaded, st.sampled_from((0.0, 5.0, 20.0, 21.0)), st.sampled_from((0.5, 1.0, 4.0))),
+)
+
+
+@given(loads.filter(len), st.floats(0.0, 200.0))
+def test_demand_beyond_the_free_capacity_makes_the_numbers_of_slots_equal(of: dict[str, _Load], per_s: float) -> None:
+    added = _levelled(of, frozenset(of), per_s)
+    assert sum(added.values()) == pytest.approx(per_s)
+    after = {name: load.slots + added.get(name, 0.0) * load.pool.service_s for name, load in of.items()}
+    level = max((after[name] for name in added), default=0.0)
+    for name, load in of.items():
+        if added.get(name, 0.0) > 1e-9:
+            assert after[name] == pytest.approx(level)
+        else:
+            assert load.slots >= level - 1e-6
+
+
+def test_a_reserve_uses_slots_that_demand_leaves_and_no_others() -> None:
+    """At 80 % of its slots in use, a region has a fifth of them for another one's loss."""
+    small = policy()
+    expected = {
+        Key("a", "m", "a+b"): Expected(40.0, frozenset({"a", "b"})),
+        Key("b", "m", "b"): Expected(2.0, frozenset({"b"})),
+    }
+    sizes = {("a", "m"): PoolSize(1.0, 1.0), ("b", "m"): PoolSize(1.0, 4.0)}
+    needed = needs(small, sizes, expected)
+    assert (needed["a", "m"].exact, needed["a", "m"].lost) == (50.0, None)
+    # 2/s of 4 s each, and 40/s of 4 s each if `a` is lost.
+    assert (needed["b", "m"].exact, needed["b", "m"].lost) == (pytest.approx(8.0 + 160.0), "a")
