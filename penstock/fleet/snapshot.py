@@ -46,8 +46,9 @@ MAX_NAME = 255
 MAX_PLAN_NUMBER = 2**53 - 1
 """Maximum epoch and generation of a plan: epochs are revisions of the store, and JSON represents this exactly."""
 
-MAX_COUNT = 1_000_000
-"""Maximum of a pool's endpoints, slots and requests in flight; a report that exceeds it is invalid."""
+MAX_COUNT = 1_000_000_000
+"""Maximum of a pool's endpoints, slots and requests in flight; a report that exceeds it is invalid. Above what the
+largest permitted endpoints of one region add up to."""
 
 
 class ReportVerdict(StrEnum):

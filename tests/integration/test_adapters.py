@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.fleet.snapshot import MAX_COUNT
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.models import Model
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_status import endpoint_status
+from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
 from tests.support.clocks import AdvancingClock
@@ -158,6 +160,14 @@ async def test_the_list_of_models_has_the_loaded_adapters(tmp_path: Path) -> Non
         ]
         assert json.loads((await get(agent, "/v1/models/lora-sql")).body) == listed[2]
         assert [(await get(agent, f"/v1/models/{name}")).status for name in ("lora-x", "other-sql")] == [404, 404]
+
+
+async def test_an_adapter_with_a_name_that_no_request_can_have_is_ignored(tmp_path: Path) -> None:
+    too_long = "lora-" + "x" * 600
+    async with serving(tmp_path, [LoraEngine("lora-sql", too_long)]) as agent:
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.reported.adapters == {"lora-sql"}
+        assert endpoint_report(endpoint).is_possible(MAX_COUNT)
 
 
 async def test_clients_of_anthropics_api_receive_its_list_of_models(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
 from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
+from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -103,7 +104,10 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
     adapters = frozenset(
         model.id
         for model in listed
-        if isinstance(model.parent, str) and model.parent in names and model.id not in names
+        if isinstance(model.parent, str)
+        and model.parent in names
+        and model.id not in names
+        and len(model.id) <= MAX_MODEL
     )
     about += [(name, entries[name]) for name in sorted(adapters)[:MAX_ADAPTER_FACTS]]
     return LoadedModels(

@@ -8,6 +8,7 @@ from math import ceil
 import msgspec
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_MODELS, MAX_TEXT, EndpointCondition, EndpointReport
+from penstock.fleet.snapshot import MAX_COUNT
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
@@ -48,7 +49,8 @@ class EndpointReports:
             return EndpointPage(None)
         rows = [endpoint_report(endpoint) for endpoint in self._endpoints()]
         kept, bytes_left = [], MAX_LIST_BYTES
-        for row in rows[:MAX_ENDPOINTS]:
+        # With an impossible row, which an engine may cause, control planes would reject the report of the region.
+        for row in [row for row in rows if row.is_possible(MAX_COUNT)][:MAX_ENDPOINTS]:
             bytes_left -= len(msgspec.msgpack.encode(row))
             if bytes_left < 0:
                 break

@@ -90,7 +90,7 @@ class TestTakingIn:
         "poison",
         [
             {"pools": (msgspec.structs.replace(POOL, slots=-1),)},
-            {"pools": (msgspec.structs.replace(POOL, slots=10**9),)},
+            {"pools": (msgspec.structs.replace(POOL, slots=10**9 + 1),)},
             {"pools": (msgspec.structs.replace(POOL, ready=5),)},
             {"pools": (msgspec.structs.replace(POOL, service_s=nan),)},
             {"demand": (offered(inf, "a"),)},

@@ -5,9 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.fleet.endpoint_report import MAX_ENDPOINTS, EndpointCondition
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition
+from penstock.fleet.report import PoolReport
+from penstock.fleet.snapshot import ReportVerdict, Snapshot, add_report
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engines.engine_facts import EngineFacts, ServedModel
 from penstock.health.outlier_ejection import AttemptOutcome, Ejection, EjectionState
+from regional_agent.endpoints import endpoint_fields, endpoint_file
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
@@ -20,6 +24,7 @@ from regional_agent.telemetry.by_endpoint.endpoint_reports import (
 )
 from regional_agent.upstream.address import Address
 from tests.support.clocks import SetClock
+from tests.unit.penstock.fleet.test_snapshot import POLICY, report
 
 
 def some(count: int, *, models: tuple[str, ...] = ("m",), clock: SetClock | None = None) -> list[Endpoint]:
@@ -72,6 +77,24 @@ def test_reports_only_host_and_port_of_a_url() -> None:
     endpoint = Endpoint(EndpointSpec("gpu", address, ("m",), 1), OutlierDetection())
     assert endpoint_report(endpoint).address == "engine.internal:8443"
     assert b"secret" not in msgspec.msgpack.encode(endpoint_report(endpoint))
+
+
+def test_an_endpoint_whose_engine_reports_the_impossible_does_not_cost_the_report_of_the_region() -> None:
+    members = some(3)
+    members[1].reported.facts = EngineFacts("0.1", (ServedModel("x" * (MAX_TEXT + 1)),))
+    page = EndpointReports(lambda: members).next()
+    assert page.endpoints is not None
+    assert [row.name for row in page.endpoints] == ["gpu-0", "gpu-2"]
+    assert page.omitted == 1
+    sent = report("a", endpoints=page.endpoints, endpoints_omitted=page.omitted)
+    assert add_report(Snapshot(), sent, 1.0, POLICY)[1] is ReportVerdict.ACCEPTED
+
+
+def test_the_largest_endpoints_of_a_region_are_possible_in_a_report() -> None:
+    slots = endpoint_file.MAX_ENDPOINTS * endpoint_fields.MAX_REQUESTS
+    pool = PoolReport("m", endpoint_file.MAX_ENDPOINTS, endpoint_file.MAX_ENDPOINTS, slots, 2 * slots, 1.0)
+    sent = msgspec.structs.replace(report("a"), pools=(pool,))
+    assert add_report(Snapshot(), sent, 1.0, POLICY)[1] is ReportVerdict.ACCEPTED
 
 
 @pytest.mark.parametrize(("count", "every"), [(0, 1), (1, 1), (PER_REPORT, 1), (PER_REPORT + 1, 2), (950, 10)])
