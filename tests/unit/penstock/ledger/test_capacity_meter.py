@@ -36,6 +36,15 @@ def test_no_time_is_lost_or_counted_twice(steps: list[float], offset_s: float) -
         assert (each.at_ms + 1) % int(INTERVAL_S * 1000) == 0
 
 
+@pytest.mark.parametrize(("before_s", "after_s"), [(1.0, 3.0), (4.0, 0.5), (2.0, 0.0)])
+def test_time_is_divided_at_the_border_of_two_intervals(before_s: float, after_s: float) -> None:
+    meter, border_s = CapacityMeter(), START_S + INTERVAL_S
+    meter.sample((H100,), 0.0, border_s - before_s)
+    (complete,) = meter.sample((H100,), before_s + after_s, border_s + after_s)
+    assert complete == GpuTime(int(border_s * 1000) - 1, "h100", "a", 8.0 * before_s, 0.0)
+    assert [each.ready_gpu_s for each in meter.end()] == ([8.0 * after_s] if after_s else [])
+
+
 def test_a_process_that_did_not_run_saw_no_gpu() -> None:
     meter = CapacityMeter()
     meter.sample((L4,), 0.0, START_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import exp, inf
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_b
 from penstock.tenancy.budget_meter import BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
-EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S = 1.0, 0.5, 0.2, 0.5, 2.0
+DEMAND_S, EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S = 2.0, 1.0, 0.5, 0.2, 0.5, 2.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 DAY_S = 86_400.0
@@ -60,10 +60,18 @@ class TestWithLeader:
         assert [admitted(of, 1.0, 1000.0) for _ in range(3)] == [True, True, False]
         assert of.use(7, 1000.0).used == 5.0
 
+    def test_demand_is_a_mean_of_the_last_seconds(self) -> None:
+        of = meter(amount=0.0)
+        for _ in range(10):
+            assert not admitted(of, 1.0, 0.0)
+        assert of.use(1, DEMAND_S).demand_per_s == pytest.approx(10.0 / DEMAND_S * (1.0 - exp(-1.0)))
+        assert of.use(1, 2.0 * DEMAND_S).demand_per_s == pytest.approx(10.0 / DEMAND_S * (1.0 - exp(-1.0)) * exp(-1.0))
+
     def test_the_first_requests_and_those_after_a_pause_may_wait_for_a_lease(self) -> None:
         of = meter(amount=0.0)
         assert not admitted(of, 1.0, 0.0)
         assert of.awaits_lease(1.0, 0.0)
+        assert of.awaits_lease(1.0, FIRST_LEASE_S - 0.01)
         assert not of.awaits_lease(1.0, FIRST_LEASE_S)
         later = PAUSE_S - 0.1
         assert not admitted(of, 1.0, later)

@@ -16,7 +16,7 @@ WALL = 20_000 * 86_400.0 + 3_600.0
 """Unix time (s): an hour of a day has passed."""
 
 LEASE_END_S = 10.0 * 1.1 + 0.5
-TOP_UP_S = 5.0
+IDLE_S, RESHARE_S, SLACK, TOP_UP_S = 2.0, 0.2, 0.1, 5.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 
@@ -249,3 +249,32 @@ def test_places_that_are_running_or_held_are_not_recalled_without_a_surplus() ->
     (lease,) = leader.hear("eu/a", used(PLACES, 1.0, demand=1.0), now=1.0).leases
     assert (lease.amount, lease.keep) == (9.0, 9.0)
     assert leader.hear("eu/a", used(PLACES, 5.0, 5.0, demand=5.0), now=2.0).leases == ()
+
+
+@pytest.mark.parametrize(("later_s", "is_divided"), [(RESHARE_S - 0.01, False), (RESHARE_S + 0.01, True)])
+def test_a_budget_is_divided_again_after_a_fifth_of_a_second(later_s: float, is_divided: bool) -> None:
+    budget = DividedBudget(REQUESTS, Budget(REQUESTS.unit, 60.0), 1.0, 60.0, 0)
+    accounts = [budget.report(name, used(REQUESTS, 0.0)) for name in ("eu/a", "eu/b")]
+    assert budget.reshare(1.0, 0.0, WALL)
+    accounts[0].demand, accounts[1].demand = 0.3, 0.1
+    assert budget.reshare(1.0 + later_s, 0.0, WALL) is is_divided
+    assert [account.share for account in accounts] == ([0.75, 0.25] if is_divided else [0.5, 0.5])
+
+
+@pytest.mark.parametrize(("target", "surplus"), [(9.0, 0.0), (8.9, 1.1)])
+def test_an_agent_keeps_a_tenth_more_than_its_part(target: float, surplus: float) -> None:
+    budget = DividedBudget(MONEY, Budget(MONEY.unit, 100.0), 0.0, 100.0, 1)
+    account = budget.report("eu/a", BudgetUse(MONEY, 1, 0.0, 10.0, 1.0, period=1))
+    assert budget.surplus(account, target) == pytest.approx(surplus)
+
+
+@pytest.mark.parametrize(("idle_s", "has_turn"), [(IDLE_S - 0.1, True), (IDLE_S, False)])
+def test_an_agent_that_is_idle_leaves_the_last_request_to_one_that_lacks_it(idle_s: float, has_turn: bool) -> None:
+    """Two agents with equal demand share one request."""
+    budget = DividedBudget(REQUESTS, Budget(REQUESTS.unit, 1.0), 0.0, 1.0, 0)
+    idle = budget.report("eu/a", used(REQUESTS, 0.0, 1.0))
+    budget.refill(idle_s)
+    lacking = budget.report("eu/b", used(REQUESTS, 0.0))
+    budget.reshare(idle_s, 0.0, WALL)
+    assert budget.is_short(lacking)
+    assert budget.target(idle, 0.0) == (1.0 if has_turn else 0.0)

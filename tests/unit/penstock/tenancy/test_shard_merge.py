@@ -81,6 +81,8 @@ def test_records_of_deleted_tenants_are_kept_for_a_time_and_in_a_limited_number(
     kept = without_old_deletions(shard(ACME, *gone))
     assert [record.name for record in kept.tenants] == ["acme", *(record.name for record in gone[2:])]
     assert without_old_deletions(kept) is kept
+    just_before = kept.replaced(replace(ACME, changed_at=NOW + DELETED_KEPT_S))
+    assert without_old_deletions(just_before) is just_before
     later = replace(ACME, changed_at=NOW + DELETED_KEPT_S + 100)
     assert without_old_deletions(kept.replaced(later)).tenants == (later,)
     assert merged(kept, shard(later)).tenants == (later,)
