@@ -117,7 +117,8 @@ def _region(number: int, changing: Random) -> RegionStatus:
     demand = tuple(DemandStatus(model, "any", slots * changing.uniform(0.1, 0.3)) for model in MODELS)
     return RegionStatus(
         name=name if copy == 0 else f"{name}-{copy + 1}",
-        city=city,
+        # The city is optional; regions of the quickstart have none.
+        city=city if number < len(CITIES) else "",
         country=country,
         latitude_deg=latitude + copy * fixed.uniform(-3, 3),
         longitude_deg=longitude + copy * fixed.uniform(-4, 4),

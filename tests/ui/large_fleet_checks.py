@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,7 @@ async def run(browser: Browser) -> int:
         failed += await checked(
             "the map shows the arcs of a region alone, and a place of several regions opens", _focus(page)
         )
+        failed += await checked("a region without a city is in its country", _without_city(page, url))
         failed += await checked("a skeleton until the first status", _skeleton(page, url))
         failed += await checked("frames while all of them change each second", _frames(page))
         for view in VIEWS:
@@ -174,6 +176,11 @@ async def _focus(page: Page) -> None:
     await expect(page.locator(".map .region")).not_to_have_count(before)
     await page.get_by_role("button", name="Show all regions").click()
     await page.get_by_label("Arcs of").select_option("")
+
+
+async def _without_city(page: Page, url: str) -> None:
+    await page.goto(f"{url}/ui/#/region/eu-de-2")
+    await expect(page.locator(".lead")).to_have_text(re.compile(r"^\w+ Germany, for "), timeout=PATIENCE_MS)
 
 
 async def _skeleton(page: Page, url: str) -> None:

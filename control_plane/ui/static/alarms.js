@@ -64,7 +64,7 @@ export function alarmList(status) {
   const found = lines(status);
   const all = status.regions.flatMap((region) => region.objectives), met = all.filter((each) => each.is_met);
   const quiet = !found.some(({ level }) => level !== "note") && h("li", { class: "good" },
-    `✓ No alarm. ${count(status.regions.length)} regions serve${all.length ? `; ${count(met.length)} of ${count(all.length)} objectives met, ${count(all.length - met.length)} without traffic` : ""}.`);
+    `✓ No alarm. ${status.regions.length === 1 ? "1 region serves" : `${count(status.regions.length)} regions serve`}${all.length ? `; ${count(met.length)} of ${count(all.length)} objectives met, ${count(all.length - met.length)} without traffic` : ""}.`);
   return h("ul", { class: "alarms", "aria-label": "Alarms" }, quiet, found.map(({ level, what, detail }) =>
     h("li", {}, h("span", { class: `level ${level}` }, level), h("strong", {}, what), " ", detail)));
 }

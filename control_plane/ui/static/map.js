@@ -1,6 +1,6 @@
 // The world map: land, places with one or several regions, an arc for what flows between two places, and clients by country.
 
-import { COUNTRIES, countryName } from "./countries.js";
+import { COUNTRIES, countryName, placeName } from "./countries.js";
 import { h, s, show } from "./dom.js";
 import { REASONS, demandOf, load } from "./fleet.js";
 import { count, percent, rate } from "./format.js";
@@ -136,7 +136,7 @@ export class FleetMap {
   }
 }
 
-const describe = (region, share, model) => `${region.name}, ${region.city}: ${region.state}, ${percent(share)} of slots busy, ` +
+const describe = (region, share, model) => `${region.name}, ${placeName(region)}: ${region.state}, ${percent(share)} of slots busy, ` +
   `${rate(demandOf(region, model))} from its clients${region.unready_count ? `, ${region.unready_count} endpoints not ready` : ""}`;
 
 function arcPath({ from, to, why, perS, flows }, most, widest) {

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { actionButton, drainingEndpoint, emptying, mayAct, overrideTable, undraining } from "./actions.js";
-import { countryName } from "./countries.js";
+import { countryName, placeName } from "./countries.js";
 import { h, section, show, table, wide } from "./dom.js";
 import { concerns, latestEvents } from "./events.js";
 import { REASONS, assignedTo, demandOf, flows, load, overridesOf, spilloverOf } from "./fleet.js";
@@ -46,7 +46,7 @@ export class RegionView {
     const region = status.regions.find((each) => each.name === this.name);
     if (!region) return show(this.state, h("p", {}, "The policy has no region of this name."));
     const overrides = overridesOf(status, this.name), { slots, inFlight, share } = load(region), { waiting } = spilloverOf(region);
-    show(this.state, h("p", { class: "lead" }, badge(region.state), ` ${region.city}, ${countryName(region.country)}`,
+    show(this.state, h("p", { class: "lead" }, badge(region.state), ` ${placeName(region)}`,
       region.state_age_s === null ? "" : `, for ${duration(region.state_age_s)}`),
     h("dl", { class: "totals" }, [
       ["demand of its clients", rate(demandOf(region)), "demand", rate],
