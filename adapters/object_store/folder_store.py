@@ -87,7 +87,8 @@ class FolderStore:
                 for name in names:
                     path = Path(base) / name
                     try:
-                        if not name.endswith(_TEMPORARY):
+                        # A temporary file, or what a file server leaves of a deleted file that is read (.nfs...).
+                        if not name.startswith("."):
                             status = path.stat()
                             name = str(path.relative_to(self.root))
                             found.append(StoredObject(name, status.st_size, status.st_mtime))

@@ -35,6 +35,13 @@ _ID: Final = re.compile(r"(file-|batch_|msgbatch_|job_)[0-9a-f]{32}")
 _UPLOAD_ID: Final = re.compile(r"upload_[0-9a-f]{32}")
 _PART_ID: Final = re.compile(r"part_[0-9a-f]{32}")
 
+# Objects of others in the store, such as what a file server or the console of a cloud leaves, are ignored.
+_OF_HOUR: Final = re.compile(r"[^/]+/([0-9]{1,12})/([^/]+)/([^/]+)")
+_OPEN: Final = re.compile(r"[^/]+/[^/]+/([^/]+)/([^/.]+)(?:\.([0-9]{1,15}))?")
+_RESULT: Final = re.compile(r"results/[^/]+/[^/]+/([0-9]{1,15})/[^/]+")
+_WEBHOOK: Final = re.compile(r"[^/]+/[^/]+/([^/]+)/([^/]+)/([0-9]{1,6})")
+_SEGMENT: Final = re.compile(r"(?:.*/)?([0-9]{1,9})-([0-9]{1,9})\.json")
+
 FILE: Final = "file-"
 BATCH: Final = "batch_"
 MESSAGE_BATCH: Final = "msgbatch_"
@@ -149,9 +156,10 @@ def result(region: str, document: str, expires_at: float, name: str) -> str:
     return f"{results_of(region, document)}/{int(expires_at):012d}/{name}"
 
 
-def result_expires_at(path: str) -> int:
-    """The Unix time (s) in the path of a kept response."""
-    return int(path.split("/")[-2])
+def result_expires_at(path: str) -> int | None:
+    """The Unix time (s) in the path of a kept response; None for another object."""
+    found = _RESULT.fullmatch(path)
+    return None if found is None else int(found[1])
 
 
 def record_of(tenant: str, identifier: str) -> str:
@@ -184,9 +192,9 @@ def expiring(tenant: str, identifier: str, unix_s: float) -> Expiring:
 def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Expiring]:
     """Those of the marks whose whole hour is longer ago than `retention_s`; `now` is Unix time (s)."""
     for mark in marks:
-        _, hour, tenant, identifier = mark.split("/")
-        if _ID.fullmatch(identifier) and (int(hour) + 1) * _HOUR_S + retention_s <= now:
-            yield Expiring(tenant, identifier, mark)
+        found = _OF_HOUR.fullmatch(mark)
+        if found and _ID.fullmatch(found[3]) and (int(found[1]) + 1) * _HOUR_S + retention_s <= now:
+            yield Expiring(found[2], found[3], mark)
 
 
 CANCELLED: Final = "cancelled"
@@ -260,9 +268,9 @@ class UploadPaths(NamedTuple):
 def expired_uploads(marks: Iterable[str], now: float) -> Iterator[tuple[UploadPaths, str]]:
     """The uploads, and their marks, that are deleted from `now` (Unix time, s)."""
     for mark in marks:
-        _, hour, tenant, identifier = mark.split("/")
-        if is_upload(identifier) and int(hour) * _HOUR_S <= now:
-            yield UploadPaths(tenant, identifier), mark
+        found = _OF_HOUR.fullmatch(mark)
+        if found and is_upload(found[3]) and int(found[1]) * _HOUR_S <= now:
+            yield UploadPaths(found[2], found[3]), mark
 
 
 class EventPaths(NamedTuple):
@@ -284,6 +292,18 @@ class EventPaths(NamedTuple):
     def webhook(self, region: str, attempts: int) -> str:
         """Path of the webhook after a number of attempts."""
         return f"{self.webhooks(region)}/{attempts:02d}"
+
+
+def webhook_attempts(path: str) -> tuple[EventPaths, int] | None:
+    """The event of the path of a webhook, and the number of its attempts; None for another object."""
+    found = _WEBHOOK.fullmatch(path)
+    return None if found is None else (EventPaths(found[1], found[2]), int(found[3]))
+
+
+def segment_numbers(path: str) -> tuple[int, int] | None:
+    """The claim of the path of a segment's record, and the number of the segment; None for another object."""
+    found = _SEGMENT.fullmatch(path)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 class JobPaths(NamedTuple):
@@ -362,6 +382,7 @@ class OpenJob(NamedTuple):
 
 def open_job(mark: str) -> OpenJob | None:
     """Return the job of a mark; None for another object. A mark of an earlier release has no deadline: 0."""
-    tenant, _, name = mark.split("/", 2)[2].partition("/")
-    job, _, deadline = name.partition(".")
-    return OpenJob(JobPaths(tenant, job), float(deadline or 0), mark) if is_job(job) and tenant else None
+    found = _OPEN.fullmatch(mark)
+    if found is None or not is_job(found[2]):
+        return None
+    return OpenJob(JobPaths(found[1], found[2]), float(found[3] or 0), mark)

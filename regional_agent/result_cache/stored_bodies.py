@@ -171,7 +171,8 @@ class StoredBodies:
             return
         storage, now = opened.files.storage, self._wall_clock()
         for each in await storage.list(store_paths.results(self._stores.region)):
-            if store_paths.result_expires_at(each.path) + LEFT_S < now:
+            expires_at = store_paths.result_expires_at(each.path)
+            if expires_at is not None and expires_at + LEFT_S < now:
                 await storage.delete(each.path)
 
 

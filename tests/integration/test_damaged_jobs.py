@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
 
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import job_worker
+from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
+from regional_agent.result_cache.stored_bodies import StoredBodies
 from tests.integration.test_async_requests import ended
 from tests.integration.test_batches import serving
 from tests.support.chats import never_responds
@@ -87,3 +91,30 @@ async def test_what_is_left_of_a_job_without_a_record_is_removed(
         agent.jobs.worker.wake()
         await closed(tmp_path / "store")
         await until(lambda: not stored_files(tmp_path / "store", f"*{batch}*"))
+
+
+async def test_objects_of_others_in_the_store_stop_nothing(tmp_path: Path) -> None:
+    job = f"job_{'0' * 32}"
+    others = (
+        f"open/eu-de/acme/{job}.bak",
+        "open/eu-de/notes",
+        "webhooks/eu-de/notes",
+        "webhooks/eu-de/acme/job/.nfs0001",
+        "expiring/notes",
+        "uploading/notes",
+        "cancelled/notes",
+        "results/eu-de/notes",
+    )
+    store = tmp_path / "store"
+    for path in others:
+        (store / path).parent.mkdir(parents=True, exist_ok=True)
+        (store / path).write_bytes(b"")
+    keys = WebhookKeys((b"k" * 32,))
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        agent.jobs.webhooks._keys = keys
+        await agent.jobs.webhooks.look()
+        await agent.jobs.expiry.sweep(time.time())
+        await StoredBodies(agent.jobs.stores, Random(1)).sweep()
+        batch = await client.started(input_file(2))
+        assert (await client.ended(batch))["status"] == "completed"
+    assert all((store / path).exists() for path in others)

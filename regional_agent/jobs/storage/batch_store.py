@@ -102,10 +102,10 @@ class BatchStore:
         """Return the number of the last segment of each claim that has one."""
         last: dict[int, int] = {}
         for each in await self.storage.list(paths.segments):
-            name = each.path.rpartition("/")[2]
-            if name.endswith(".json"):
-                claim, _, number = name.removesuffix(".json").partition("-")
-                last[int(claim)] = max(last.get(int(claim), 0), int(number))
+            numbers = store_paths.segment_numbers(each.path)
+            if numbers is not None:
+                claim, number = numbers
+                last[claim] = max(last.get(claim, 0), number)
         return last
 
     async def segment(self, paths: JobPaths, claim: int, number: int) -> Segment | None:

@@ -108,11 +108,12 @@ class WebhookSender:
 
     async def _pending(self, store: OpenStore) -> dict[EventPaths, int]:
         """Return the number of attempts of each webhook; tenants in another order each time."""
-        prefix = f"{store_paths.webhooks(store.batches.region)}/"
         found: dict[str, dict[EventPaths, int]] = defaultdict(dict)
-        for each in await store.files.storage.list(prefix.removesuffix("/")):
-            tenant, event, attempts = each.path.removeprefix(prefix).split("/")
-            found[tenant][EventPaths(tenant, event)] = int(attempts)
+        for each in await store.files.storage.list(store_paths.webhooks(store.batches.region)):
+            webhook = store_paths.webhook_attempts(each.path)
+            if webhook is not None:
+                paths, attempts = webhook
+                found[paths.tenant][paths] = attempts
         tenants = list(found)
         self._rng.shuffle(tenants)
         return {paths: attempts for tenant in tenants for paths, attempts in found[tenant].items()}

@@ -29,6 +29,8 @@ from penstock.jobs.store_paths import (
     repeatable_id,
     result,
     result_expires_at,
+    segment_numbers,
+    webhook_attempts,
     webhooks,
 )
 
@@ -109,6 +111,23 @@ def test_a_kept_response_states_its_expiry_in_its_path() -> None:
     path = result("eu", "chats", NOW, "key-tag")
     assert path == "results/eu/chats/001795780800/key-tag"
     assert result_expires_at(path) == 1_795_780_800
+
+
+def test_objects_of_others_are_ignored() -> None:
+    job, upload = f"job_{'0' * 32}", f"upload_{'0' * 32}"
+    assert open_job(f"open/eu/acme/{job}.bak") is open_job(f"open/eu/acme/{job}.17/x") is open_job("open/eu") is None
+    others = ["expiring", "expiring/notes", f"expiring/later/acme/{job}", f"expiring/00000000/{job}"]
+    assert list(expired(others, 0.0, NOW)) == []
+    others = ["uploading/notes", f"uploading/later/acme/{upload}", f"uploading/00000000/{upload}"]
+    assert list(expired_uploads(others, NOW)) == []
+    assert result_expires_at("results/eu/chats/later/x") is result_expires_at("results/eu/notes") is None
+    event = JobPaths("acme", job).event(7.5)
+    assert webhook_attempts(event.webhook("eu", 2)) == (event, 2)
+    for path in ("webhooks/eu/notes", f"webhooks/eu/acme/{event.event}/.nfs01", f"{event.webhook('eu', 2)}/x"):
+        assert webhook_attempts(path) is None
+    batch = JobPaths("acme", f"batch_{'0' * 32}")
+    assert segment_numbers(batch.segment(3, 4, "json")) == (3, 4)
+    assert segment_numbers(batch.segment(3, 4, "output")) is segment_numbers("x/notes.json") is None
 
 
 def test_parts_of_uploads_are_no_jobs() -> None:
