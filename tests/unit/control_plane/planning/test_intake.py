@@ -155,7 +155,7 @@ def test_an_unknown_region_is_refused_and_creates_no_series(desk: Desk) -> None:
 
 
 def test_a_report_with_impossible_numbers_is_refused(desk: Desk) -> None:
-    body, _ = packed(report("eu-de", offered(1.0, "eu-de"), slots=10**9))
+    body, _ = packed(report("eu-de", offered(1.0, "eu-de"), slots=10**9 + 1))
     assert refused(desk, body, signed(body)) == 422
     assert desk.fleet.snapshot == Snapshot()
 
