@@ -13,5 +13,5 @@ const names = new Intl.DisplayNames(undefined, { type: "region", fallback: "code
 /** Name of a country in the reader's language. */
 export const countryName = (code) => (code ? names.of(code) : "unknown location");
 
-/** Where a region is; its city is optional. */
-export const placeName = ({ city, country }) => (city ? `${city}, ${countryName(country)}` : countryName(country));
+/** Where a region is: a policy need not have its city, and the report of the demo has no country. */
+export const placeName = ({ city, country }) => [city, country && countryName(country)].filter(Boolean).join(", ");
