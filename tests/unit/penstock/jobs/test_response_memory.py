@@ -39,3 +39,13 @@ def test_one_response_above_the_limit_has_a_permit_when_nothing_else_is_held() -
     assert waiter.granted == 0
     memory.free(10)
     assert waiter.granted == 1
+
+
+def test_no_request_starts_while_128_mib_are_held() -> None:
+    memory = ResponseMemory()
+    memory.hold(128 * 1024 * 1024 - 1)
+    assert not memory.is_full
+    memory.hold(1)
+    assert memory.is_full
+    memory.free(1)
+    assert not memory.is_full

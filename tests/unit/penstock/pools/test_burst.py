@@ -55,8 +55,9 @@ def test_slots_of_engines_that_rejected_a_request_are_not_free() -> None:
         EndpointView("down", 4, 4),
         EndpointView("drains", 4, 4, ready=True, draining=True),
         EndpointView("rejects", 4, 4, ready=True, pressure=1.0),
+        EndpointView("is pressed", 4, 4, ready=True, in_flight=3, pressure=0.9),
     ]
-    assert free_slots(views) == 3
+    assert free_slots(views) == 3 + 1
 
 
 def test_only_dearer_egress_comes_after_a_burst_endpoint() -> None:

@@ -27,8 +27,8 @@ def test_uses_elsewhere_count_and_are_not_published_again() -> None:
     uses.tick(["a"], 0.0)
     uses.used_elsewhere("a", 0.0, 50.0)
     uses.used_elsewhere("a", 10.0, 50.2)
-    assert uses.in_use("a", 50.3)
-    assert not uses.in_use("a", 51.0)
+    assert uses.in_use("a", 50.49)
+    assert not uses.in_use("a", 50.51), "agents publish ten times a second"
     assert uses.idle_s("a", 60.0) == 10.0
     assert uses.own(60.0) == {}
     uses.begun("a")

@@ -34,6 +34,25 @@ def test_a_line_is_its_prior_then_what_was_seen() -> None:
     assert line.slope == pytest.approx(0.1, abs=0.01)
 
 
+def test_the_prior_counts_as_two_observations_and_old_ones_fade() -> None:
+    line = OnlineRegression(0.0, 1.0)
+    line.see(1.0, 4.0, 0.0)
+    # Each observation takes a fiftieth from the weight of all earlier ones.
+    first = 1.0 + 3.0 / (2.0 * 0.98 + 1.0)
+    assert line.at(1.0) == pytest.approx(first)
+    line.see(1.0, 4.0, 0.0)
+    weight = (2.0 * 0.98 + 1.0) * 0.98 + 1.0
+    assert line.at(1.0) == pytest.approx(first + (4.0 - first) / weight)
+
+
+def test_all_earlier_observations_count_as_one_after_a_long_silence() -> None:
+    line = OnlineRegression(0.0, 1.0)
+    for _ in range(50):
+        line.see(1.0, 1.0, 0.0)
+    line.see(1.0, 2.0, 10.0 * FADED_S)
+    assert line.at(1.0) == pytest.approx(1.5)
+
+
 def test_a_line_keeps_its_slope_where_x_does_not_vary() -> None:
     line = OnlineRegression(0.0, 2.0)
     for _ in range(100):
@@ -46,7 +65,7 @@ def test_a_line_never_falls_and_one_surprise_does_not_turn_it_over() -> None:
     line = OnlineRegression(1.0, 1.0)
     for x in range(20):
         line.see(x, 20.0 - x, 0.0)
-    assert line.slope > 0.0
+    assert line.slope == pytest.approx(0.05), "a twentieth of the prior"
     steady = OnlineRegression(1.0, 0.0)
     for _ in range(50):
         steady.see(1.0, 1.0, 0.0)

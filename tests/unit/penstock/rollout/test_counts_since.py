@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from penstock.fleet.counts.request_counts import RequestCounts
@@ -40,6 +41,23 @@ def test_objectives_since_the_marks_are_those_of_all_marked_agents() -> None:
         objective(0, 0).wanted: objective(10 + 70, 7 + 66),
         objective(0, 0, "n").wanted: objective(3, 2, "n"),
     }
+
+
+@pytest.mark.parametrize(
+    ("answers", "missed", "is_broken"),
+    [
+        # 10 of 100 may be late, and three standard deviations of 3 more.
+        (100, 18, False),
+        (100, 20, True),
+        (10_000, 1_085, False),
+        (10_000, 1_095, True),
+        # Fewer than five late answers decide nothing.
+        (4, 4, False),
+        (5, 5, True),
+    ],
+)
+def test_an_objective_is_broken_by_more_than_three_deviations(answers: int, missed: int, is_broken: bool) -> None:
+    assert objective(answers, answers - missed).is_broken is is_broken
 
 
 def versions(old: int, new: int, epoch: int = 1) -> VersionMark:
