@@ -45,6 +45,9 @@ from regional_agent.services.job_service import JobService
 POLL_S: Final = 5.0
 """Interval (s) of looks for jobs that no agent runs."""
 
+REFUSED_POLLS: Final = 6
+"""Looks without a job at which the store failed."""
+
 MISSING_S: Final = 3600.0
 """Time (s) after which the mark of a job that was never written is removed."""
 
@@ -224,12 +227,15 @@ class JobWorker:
             try:
                 record = await self._read(store.batches, job)
                 claim = None if record is None else await self._claim(store.batches, paths, usable_s)
+                if record is not None and claim is not None:
+                    await self._start(store, paths, record, claim)
             except UnreadableRecord as error:
                 log.warning("a job cannot be read", job=paths.id, error=str(error))
                 self._not_before[paths.id] = now + UNREADABLE_S
-                continue
-            if record is not None and claim is not None:
-                await self._start(store, paths, record, claim)
+            except StoreUnavailable:
+                # The next look begins with other jobs: the store may refuse the objects of this one alone.
+                self._not_before[paths.id] = now + REFUSED_POLLS * POLL_S
+                raise
         if region == self._stores.region:
             self.queue.runs(len(self._requests), concurrency, time.time())
             await self._paces.exchange(store.batches.storage)

@@ -386,12 +386,12 @@ async def test_parts_that_an_interrupted_upload_left_take_no_room_forever(tmp_pa
     for _ in range(2):
         file = files.new_id()
         await files.storage.put(store_paths.file_part("t", file, 0), b"12345")
-    await files.storage.put("tenants/t/file-data/.other", b"")
+    await files.storage.put("tenants/t/file-data/other", b"")
     await files.put("t", FileRecord(file, "f", "batch", int(now), 5, ()), 3600.0)
     assert await files.used_bytes("t") == 10
     now += MAX_UPLOAD_S + 1
     assert await files.used_bytes("t") == 5
     assert [part.path for part in await files.storage.list("tenants/t/file-data/")] == [
-        "tenants/t/file-data/.other",
         store_paths.file_part("t", file, 0),
+        "tenants/t/file-data/other",
     ]

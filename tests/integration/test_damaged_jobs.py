@@ -9,8 +9,10 @@ from random import Random
 import httpx
 import pytest
 
-from penstock.jobs.store_paths import JobPaths
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs.store_paths import Expiring, JobPaths
 from regional_agent.jobs import job_worker
+from regional_agent.jobs.storage.batch_store import BatchStore, JobRecord
 from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
 from regional_agent.result_cache.stored_bodies import StoredBodies
 from tests.integration.test_async_requests import ended
@@ -118,3 +120,42 @@ async def test_objects_of_others_in_the_store_stop_nothing(tmp_path: Path) -> No
         batch = await client.started(input_file(2))
         assert (await client.ended(batch))["status"] == "completed"
     assert all((store / path).exists() for path in others)
+
+
+async def test_a_job_whose_objects_the_store_refuses_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    store = tmp_path / "store"
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        worker, read = agent.jobs.worker, BatchStore.record
+        # Jobs wait for each other, in the order of their tenant's deadlines.
+        agent.jobs.worker._requests |= {str(n): None for n in range(1000)}  # type: ignore[misc]
+        headers = {"prefer": "respond-async"}
+        jobs = []
+        for text in ("first", "second", "third"):
+            body = {"model": MODEL, "input": text}
+            jobs.append((await client.http.post(EMBEDDINGS, json=body, headers=headers)).json()["id"])
+
+        async def refuses(batches: BatchStore, paths: JobPaths) -> JobRecord | None:
+            if paths.id == jobs[0]:
+                raise StoreUnavailable("access denied")
+            return await read(batches, paths)
+
+        monkeypatch.setattr(BatchStore, "record", refuses)
+        worker._requests.clear()
+        worker.wake()
+        assert [(await ended(client, job))["status"] for job in jobs[1:]] == ["completed"] * 2
+        assert (await client.http.get(f"/v1/jobs/{jobs[0]}")).json()["status"] == "queued"
+        # It is the first of what has expired, too.
+        await until(lambda: len(stored_files(store, "expiring/*")) == 2)
+        delete, denied = BatchStore.delete_expired, sorted(jobs[1:])[0]
+
+        async def refuses_deletion(batches: BatchStore, expired: Expiring) -> None:
+            if expired.id == denied:
+                raise StoreUnavailable("access denied")
+            await delete(batches, expired)
+
+        monkeypatch.setattr(BatchStore, "delete_expired", refuses_deletion)
+        assert await agent.jobs.expiry.sweep(time.time() + 40 * 86_400.0) == 1
+        assert [path.name for path in stored_files(store, "expiring/*")] == [denied]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -13,7 +14,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.file_expiry import kept_since
 from penstock.jobs.store_paths import Expiring
-from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord
+from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 
 SWEEP_S: Final = 600.0
@@ -49,9 +50,10 @@ class Expiry:
 
     async def sweep(self, now: float) -> int:
         """Delete what has expired at `now` (Unix time, s); returns the number of files and jobs, at most MAX_EXPIRED.
+        What the store does not delete is deleted by a later call.
 
         Raises:
-            StoreUnavailable: the rest is deleted by a later call.
+            StoreUnavailable: the store cannot be read.
         """
         store = self._stores.opened()
         if store is None:
@@ -63,19 +65,22 @@ class Expiry:
         found = list(store_paths.expired(marks, store.document.retention_s, now))
         if (uploads or found) and not await self._agrees_with_store(storage):
             return 0
-        for paths, mark in uploads:
-            await store.uploads.delete(paths, mark)
         read: dict[str, set[str]] = {}
-        unreadable = 0
-        for each in found:
+        deletions = [
+            *((paths.id, partial(store.uploads.delete, paths, mark)) for paths, mark in uploads),
+            *((each.id, partial(self._delete, store, each, read, now)) for each in found),
+        ]
+        kept = 0
+        for identifier, delete in deletions:
             try:
-                await self._delete(store, each, read, now)
-            except UnreadableRecord as error:
-                log.warning("what has expired was not deleted", file_or_job=each.id, error=str(error))
-                unreadable += 1
-        if found:
-            log.info("files and jobs were deleted by age", number=len(found) - unreadable)
-        return len(found) - unreadable
+                await delete()
+            except StoreUnavailable as error:
+                # The store may refuse the objects of this one alone.
+                log.warning("what has expired was not deleted", id=identifier, error=str(error))
+                kept += 1
+        if deletions:
+            log.info("files and jobs were deleted by age", number=len(deletions) - kept)
+        return max(0, len(found) - kept)
 
     async def _agrees_with_store(self, storage: JobStorage) -> bool:
         """Whether the clock of this agent is about that of the store: one that jumped ahead would delete everything."""
