@@ -56,6 +56,36 @@ def test_short_prompts_hardly_change_the_estimate_for_long_ones() -> None:
     assert expectations.prompt_tokens("m", 4000 + OVERHEAD_BYTES) == pytest.approx(1000, rel=0.05)
 
 
+def test_a_prompt_of_four_kilobytes_has_the_whole_weight() -> None:
+    expectations = CostEstimator()
+    for size_bytes, tokens in ((4096, 2048), (8192, 8192), (2048, 512)):
+        expectations.observe("t", "m", chat(size_bytes), Usage(tokens, 20), 0.0)
+    # Half a token a byte, one, and a quarter at half the weight.
+    assert expectations.tokens_per_byte("m") == pytest.approx((0.5 + 1.0 + 0.5 * 0.25) / 2.5)
+
+
+def test_a_mean_is_of_the_last_fifty_requests_or_so() -> None:
+    expectations = CostEstimator()
+    for answer_tokens in [100] * 49 + [200] * 2:
+        expectations.observe("t", "m", chat(4000), Usage(1000, answer_tokens), 0.0)
+    first = 100.0 + 100.0 / 50
+    assert expectations.answer_tokens("t", "m", None) == pytest.approx(first + (200.0 - first) / 50)
+
+
+@pytest.mark.parametrize(("tokens", "links"), [(1200, False), (1201, True)])
+def test_more_tokens_than_bytes_and_a_template_are_of_linked_images(tokens: int, links: bool) -> None:
+    expectations = CostEstimator()
+    expectations.observe("t", "m", CostInputs(1000), Usage(tokens, 20), 0.0)
+    assert ("m" in expectations.linked_images) is links
+    assert (expectations.tokens_per_byte("m") == 0.25) is links, "nothing is learned of text from images"
+
+
+def test_a_tensor_without_a_shape_has_four_bytes_an_element() -> None:
+    cost = Cost(CostUnit.TENSOR_ELEMENT, 0.0, 0.001)
+    assert CostEstimator().estimate(cost, "t", "m", CostInputs(4000)).decode_s == pytest.approx(1.0)
+    assert CostEstimator().estimate(cost, "t", "m", CostInputs(4000, elements=7)).decode_s == pytest.approx(0.007)
+
+
 def test_prompts_of_any_length_are_learned_from() -> None:
     expectations = CostEstimator()
     for _ in range(10):

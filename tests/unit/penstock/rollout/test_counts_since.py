@@ -60,6 +60,13 @@ def test_an_objective_is_broken_by_more_than_three_deviations(answers: int, miss
     assert objective(answers, answers - missed).is_broken is is_broken
 
 
+@pytest.mark.parametrize(("within", "is_worse"), [(920, False), (930, True)])
+def test_two_deviations_are_worse(within: int, is_worse: bool) -> None:
+    """Of 90 % and 93 % of 1,000 answers each, the difference deviates by 1.25 points."""
+    assert objective(1000, 900).is_worse_than(objective(1000, within)) is is_worse
+    assert not objective(1000, within).is_worse_than(objective(1000, 900))
+
+
 def versions(old: int, new: int, epoch: int = 1) -> VersionMark:
     return VersionMark(epoch, VersionCounts(RequestCounts(old, old // 10)), VersionCounts(RequestCounts(new)))
 
