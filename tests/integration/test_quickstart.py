@@ -80,6 +80,7 @@ def test_a_signal_ends_a_start_that_waits_for_an_engine_that_it_names(tmp_path: 
         if line.startswith("waiting"):
             break
     assert "no endpoint is ready; engines: http://127.0.0.1:9; log: " in line
+    assert next(process.stdout).startswith("what each lacks: penstock endpoints --url http://127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     rest = process.communicate(timeout=30.0)[0]
     assert process.returncode == 0
