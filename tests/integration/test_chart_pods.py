@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from adapters.servers.binaries import find_binary
+from adapters.servers.binaries import find_binary, find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import tcp_reply
@@ -27,6 +27,7 @@ from penstock.wire.identity import ProcessRole, SpiffeId
 from release.helm import program
 from tests.support.cert_manager import write_requested_identity
 from tests.support.chart import (
+    CHART,
     VALUE_SETS,
     Object,
     container,
@@ -101,6 +102,7 @@ class Pod:
                 _mount(directory / volume["name"], volume, contents | created)
         for claim in running["spec"].get("volumeClaimTemplates", ()):
             (directory / claim["metadata"]["name"]).mkdir()
+        self.replacements = by
         self.environment = {variable: replaced(value, by) for variable, value in variables.items()}
         self.command = [replaced(word, by) for word in self.container["command"]]
 
@@ -131,6 +133,15 @@ def _mount(folder: Path, volume: Any, contents: dict[str, dict[str, str]]) -> No
     (folder / "..data").symlink_to("..2026_01_01")
     for top in {Path(item["path"]).parts[0] for item in items}:
         (folder / top).symlink_to(f"..data/{top}")
+
+
+def run_note(pod: Pod) -> str:
+    """Run the command that the notes of the chart print for a container of the control plane; return its output."""
+    notes = (CHART / "templates" / "NOTES.txt").read_text().replace("{{ .Release.Namespace }}", "penstock")
+    command = re.search(r"-- \\\n +penstock (status .*)", notes)
+    assert command is not None
+    argv = [find_script("penstock"), *replaced(command[1], pod.replacements).split()]
+    return subprocess.run(argv, env=os.environ | pod.environment, capture_output=True, text=True, check=True).stdout
 
 
 def identity_files(pod: str, id_: SpiffeId, directory: Path) -> dict[str, str]:
@@ -168,6 +179,7 @@ def test_the_processes_of_the_pods_answer_the_probes(tmp_path: Path, ca: Path, p
     by = {
         **{f":{port}": f":{free}" for port, free in fixed.items()},
         **{f"etcd{host}:2379": f"localhost:{client}" for host in (".penstock.svc", "-1.example.com")},
+        "penstock-control-plane.penstock.svc:8443": f"{LOOPBACK}:{api}",
         **{f"penstock-control-plane-{n}.control-planes.penstock.svc:8443": f"{LOOPBACK}:{api}" for n in range(3)},
         "redis_url: rediss://redis.example.com:6379/0": "",
     }
@@ -208,6 +220,7 @@ def test_the_processes_of_the_pods_answer_the_probes(tmp_path: Path, ca: Path, p
             assert pod.probe("livenessProbe", port, ca) == 200
         # No endpoint of the values exists: the agent is live and not ready.
         assert agent.probe("readinessProbe", admin, ca) == 503
+        assert "leader penstock-control-plane-0" in run_note(control_plane)
     assert [daemon.returncode for daemon in (first, second)] == [0, 0]
 
 

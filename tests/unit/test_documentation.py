@@ -80,13 +80,23 @@ def test_guides_name_only_metrics_that_exist() -> None:
         assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= exported, guide.name
 
 
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^ *(?:kubectl .* -- )?penstock (?![a-z -]+: )([^\n|>#;&]+)", re.MULTILINE)
+"""A command, but no message of one, such as `penstock audit export: 1 entries`."""
+
+
 def unknown_word(words: Sequence[str]) -> str | None:
     """The first word of a `penstock` command that names no command or option; None if all are known."""
     command: Any = typer.main.get_command(app)
-    for word in words:
+    rest = iter(words)
+    for word in rest:
         if word.startswith("-"):
-            if word.partition("=")[0] not in {name for option in command.params for name in option.opts}:
+            name, has_value, _ = word.partition("=")
+            found = [option for option in command.params if name in (*option.opts, *option.secondary_opts)]
+            if not found:
                 return word
+            if not (has_value or found[0].is_flag):
+                next(rest, None)
         elif hasattr(command, "get_command"):
             command = command.get_command(typer.Context(command), word)
             if command is None:
@@ -108,6 +118,15 @@ def test_guides_and_panels_name_only_commands_that_exist() -> None:
         for command in re.findall(r"`penstock ([a-z][^`\n]*)`", guide.read_text()):
             words = re.sub(r'"[^"]*"', "text", command).replace(",", " ").split()
             assert unknown_word(words) is None, f"{guide.name}: penstock {command}"
+
+
+def test_blocks_of_guides_and_the_notes_of_the_chart_have_only_commands_that_exist() -> None:
+    guides = {guide: "\n".join(BLOCK.findall(guide.read_text())) for guide in (ROOT / "docs").rglob("*.md")}
+    notes = ROOT / "deploy/helm/penstock/templates/NOTES.txt"
+    for file, text in {**guides, notes: notes.read_text()}.items():
+        for command in COMMAND.findall(text.replace("\\\n", " ")):
+            words = re.sub(r"'[^']*'|\"[^\"]*\"|\{\{.*?\}\}", "text", command).split()
+            assert unknown_word(words) is None, f"{file.name}: penstock {command}"
 
 
 def test_troubleshooting_has_each_error_with_its_status_and_no_other() -> None:
