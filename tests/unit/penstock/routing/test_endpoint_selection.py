@@ -254,6 +254,13 @@ def test_a_held_prefix_is_worth_twice_the_prefill_that_it_spares(later_us: int, 
     assert {chosen(pool, seed, work=Work(3.0, 1.0), held={1: 0.4}) for seed in range(9)} == {where}
 
 
+def test_of_several_holders_the_soonest_is_chosen() -> None:
+    pool = [known("best"), known("later", prefill_us=600_000), known("sooner", prefill_us=500_000)]
+    for order in ((0, 1, 2), (0, 2, 1)):
+        seen = [pool[index] for index in order]
+        assert {chosen(seen, seed, work=Work(3.0, 1.0), held={1: 0.4, 2: 0.4}) for seed in range(5)} == {"sooner"}
+
+
 def test_an_engine_that_reports_full_ranks_lower() -> None:
     assert (
         chosen([known("pressed", pressure=1.0), known("at-ease", in_flight=2, decode_us=1_000_000)], work=CHAT)

@@ -237,6 +237,12 @@ def test_a_rule_that_hangs_on_an_unknown_place_is_shown() -> None:
     assert explanation.residency == "eu-de"
 
 
+def test_a_rule_that_only_denies_is_shown_without_regions_that_it_allows() -> None:
+    rule = ResidencyRule("never", deny=frozenset({"us-east", "eu-es"}))
+    explanation = explain(policy(rule), None, ExplainQuery("eu-de", MODEL, "open"), healthy(*EVERYWHERE), Random(1))
+    assert explanation.rules == (ApplicableRule("never", "", True, None, ("eu-es", "us-east")),)
+
+
 def test_a_region_that_an_operator_closed() -> None:
     closed = (Closed("eu-de", MODEL, last_resort=False),)
     shares = msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_es=1.0), closed=closed)

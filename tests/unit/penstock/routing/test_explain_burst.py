@@ -101,6 +101,13 @@ def test_a_region_that_is_drained_lends_no_burst_endpoint_and_one_whose_endpoint
     assert serving(failed.after(ELSEWHERE)) == ("eu-es", ArcReason.SPILLOVER, True)
 
 
+def test_a_region_that_grants_a_credit_precedes_burst_endpoints() -> None:
+    case = Case()
+    views = case.views()
+    views["eu-es"] = msgspec.structs.replace(views["eu-es"], credits=1)
+    assert with_burst(fleet(), None, case.before(), views, ELSEWHERE) == case.before()
+
+
 def test_a_closed_region_lends_no_burst_endpoint() -> None:
     closed = Case(plan=msgspec.structs.replace(plan("eu-de", "eu-de+eu-es", eu_de=1.0), closed=(CLOSED_MADRID,)))
     assert closed.after(ELSEWHERE) == closed.before()

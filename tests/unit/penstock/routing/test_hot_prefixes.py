@@ -30,15 +30,15 @@ PROMPT = list(range(100, 170))
 
 
 def test_what_a_single_request_had_is_not_published() -> None:
-    hot = HotPrefixes()
-    hot.sent(PROMPT[:9], BOTH, 0.0)
-    assert hot.hottest("eu", 10, 0.0) == []
-    hot.sent(PROMPT[:4], BOTH, 1.0)
+    hot, began = HotPrefixes(), 5_000.0
+    hot.sent(PROMPT[:9], BOTH, began)
+    assert hot.hottest("eu", 10, began) == []
+    hot.sent(PROMPT[:4], BOTH, began + 1.0)
     # The beginnings of 4 and 8 blocks were recorded; that of 4 had two requests.
-    assert (hot.hottest("eu", 10, 1.0), len(hot)) == ([PROMPT[3]], 2)
+    assert (hot.hottest("eu", 10, began + 1.0), len(hot)) == ([PROMPT[3]], 2)
     # By then it has faded to 1.5 requests.
-    assert hot.hottest("eu", 10, 1.0 + HELD_S / 4) == [PROMPT[3]]
-    assert hot.hottest("eu", 10, 1.0 + HELD_S / 3) == []
+    assert hot.hottest("eu", 10, began + 1.0 + HELD_S / 4) == [PROMPT[3]]
+    assert hot.hottest("eu", 10, began + 1.0 + HELD_S / 3) == []
 
 
 @pytest.mark.parametrize("order", list(permutations((BOTH, EU, frozenset({"eu", "jp"})))))

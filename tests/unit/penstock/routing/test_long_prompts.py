@@ -65,6 +65,16 @@ def test_long_prompts_wait_until_the_prefill_before_them_has_ended(
     assert isinstance(pool.start(LONG, leaves_one=leaves_one), Placement)
 
 
+def test_an_endpoint_that_takes_no_requests_is_not_the_one_that_is_left() -> None:
+    for state in ({"ready": False}, {"draining": True}):
+        pool = Pool(3)
+        for name, value in state.items():
+            setattr(pool.pool.views[0], name, value)
+        pool.pool.views[0].update_score()
+        assert isinstance(pool.start(LONG, leaves_one=True), Placement)
+        assert pool.start(LONG, leaves_one=True) is Reason.SATURATED, "of two, one is left"
+
+
 def test_a_short_prompt_avoids_an_endpoint_with_a_long_one() -> None:
     pool = Pool(2)
     first = pool.start(LONG)

@@ -53,6 +53,9 @@ def test_without_a_plan_a_returning_home_serves_no_more_than_its_ramp_grants() -
     assert 60 < counts["eu-de"] < 140
     assert counts["eu-es"] == 400 - counts["eu-de"], "the rest goes to the nearest whole region"
     assert served(healthy("eu-de", "eu-es", "us-east"), ramp=0.0) == {"eu-es": 400}
+    where = choose(healthy("eu-de", "eu-es", "us-east"), ramp=0.0)
+    assert isinstance(where, RegionChoice)
+    assert where.why is ArcReason.FAILBACK
     assert served(healthy("eu-de"), ramp=0.0) == {"eu-de": 400}, "a returning region is better than none"
 
 
