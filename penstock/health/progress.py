@@ -37,6 +37,13 @@ evidence: a comparison with its own responses is more certain than one with an e
 MIN_RESPONSES: Final = 3
 """Number of responses from which an endpoint has a history."""
 
+LONG_ANSWER_S: Final = 60.0
+"""Time (s) for which a response that is not streamed, and whose length is not limited to less, may take, whatever the
+recent ones took, while it is the only one that is overdue. Answers differ in length by a hundred to one."""
+
+WITNESSES: Final = 2
+"""Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable."""
+
 WINDOW_RESPONSES: Final = 32
 """The longest waits of the last one to two times this number of responses are remembered."""
 
@@ -87,10 +94,27 @@ class ProgressSample(NamedTuple):
     """When the first of the last IDLE_READINGS readings was taken, if none of them shows a request; inf otherwise."""
     unusual_since: float = inf
     """Since when the request has waited that the endpoint's history explains least; inf if the history explains all."""
+    may_be_long: bool = False
+    """Whether all that is overdue is one response that may be long, so that its time is no evidence."""
 
     def silent_s(self, now: float) -> float:
         """Time (s) without progress on the endpoint while a request waits for a byte; 0 if no request waits."""
         return max(0.0, now - max(self.progressed_at, self.waiting_since))
+
+
+class AwaitedResponse(NamedTuple):
+    """A request that waits for the first byte of its response."""
+
+    since: float
+    """When the request was sent (s)."""
+    expected_s: float
+    """Expected time (s) from then to the first byte."""
+    streaming: bool = True
+    """Whether the response is sent as it is generated."""
+    prefill_s: float = 0.0
+    """Prefill (s, reference) of the request; 0 if unknown."""
+    longest_s: float = 0.0
+    """Longest time (s) to the first byte that the limit of the answer's length permits; inf without a limit."""
 
 
 class LongestWaits:
@@ -100,19 +124,33 @@ class LongestWaits:
         self.count = 0
         """Number of waits."""
         self._now_s = self._before_s = 0.0
+        self._largest: tuple[float, float] = (0.0, 0.0)
+        """The largest recent prefill (s, reference), and its wait (s)."""
+        self._largest_before: tuple[float, float] = (0.0, 0.0)
 
     @property
     def longest_s(self) -> float:
         """The longest wait (s) of the last WINDOW_RESPONSES to twice that number; 0 before the first."""
         return max(self._now_s, self._before_s)
 
-    def add(self, wait_s: float) -> None:
-        """Add a wait (s)."""
+    def add(self, wait_s: float, prefill_s: float = 0.0) -> None:
+        """Add a wait (s), and the prefill (s, reference) that it contained."""
         if self.count and self.count % WINDOW_RESPONSES == 0:
             self._before_s, self._now_s = self._now_s, 0.0
+            self._largest_before, self._largest = self._largest, (0.0, 0.0)
         self.count += 1
         if wait_s > self._now_s:
             self._now_s = wait_s
+        if prefill_s > self._largest[0]:
+            self._largest = prefill_s, wait_s
+
+    def explained_s(self, prefill_s: float) -> float:
+        """The wait (s) that the largest recent prefill explains of a larger one (s, reference); 0 for a smaller one.
+
+        A prefill takes at most as many times longer as it is larger.
+        """
+        largest_s, wait_s = max(self._largest, self._largest_before)
+        return wait_s * prefill_s / largest_s if prefill_s > largest_s > 0.0 else 0.0
 
 
 class ProgressTracker:
@@ -133,6 +171,10 @@ class ProgressTracker:
         self._waiting_since = inf
         self._overdue_since = inf
         self._unusual_since = inf
+        self._maybe_long: set[float] = set()
+        """The times (s) since which overdue responses wait that may be long."""
+        self._has_witness = False
+        """Whether another response or chunk is overdue."""
         self._idle_readings: tuple[float, ...] = ()
         """Times (s) of the latest consecutive readings without a request."""
         self._has_run = False
@@ -143,26 +185,25 @@ class ProgressTracker:
         """The longest recent wait (s) for a response or a chunk; 0 before the first."""
         return max(self._answers.longest_s, self._first_chunks.longest_s, self._gaps.longest_s)
 
-    def waits(self, since: float, expected_s: float, now: float, *, streaming: bool = True) -> None:
-        """Record that a request waits for its first byte.
-
-        Args:
-            since: when the request was sent (s).
-            expected_s: expected time (s) from then to its first byte.
-            now: the present time (s), by the same clock.
-            streaming: whether the response is sent as it is generated.
-        """
+    def waits(self, request: AwaitedResponse, now: float) -> None:
+        """Record that a request waits for its first byte at `now` (s), by the clock of its times."""
+        since, streaming = request.since, request.streaming
         if since < self._waiting_since:
             self._waiting_since = since
-        due_s, waited_s = expected_s * DUE_FACTOR, now - since
-        if waited_s < due_s:
+        waited_s = now - since
+        if waited_s < request.expected_s * DUE_FACTOR:
             return
-        if since < self._overdue_since:
-            self._overdue_since = since
+        if streaming and waited_s < HISTORY_FACTOR * self._first_chunks.explained_s(request.prefill_s):
+            return
         history = self._first_chunks if streaming else self._answers
         if history.count < MIN_RESPONSES:
             # A first chunk takes no longer than a whole response, and that no longer than a stream of the same answer.
             history = self._answers if streaming else self._streams
+        self._overdue_since = min(self._overdue_since, since)
+        if waited_s < min(LONG_ANSWER_S, request.longest_s):
+            self._maybe_long.add(since)
+        else:
+            self._has_witness = True
         if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * history.longest_s:
             self._unusual_since = min(self._unusual_since, since)
 
@@ -178,6 +219,7 @@ class ProgressTracker:
             self._waiting_since = since
         if now - since < expected_s * DUE_FACTOR:
             return
+        self._has_witness = True
         if since < self._overdue_since:
             self._overdue_since = since
         history = self._first_chunks if self._first_chunks.count >= MIN_RESPONSES else self._answers
@@ -185,9 +227,9 @@ class ProgressTracker:
         if history.count >= MIN_RESPONSES and now - since >= HISTORY_FACTOR * usual_s:
             self._unusual_since = min(self._unusual_since, since)
 
-    def began(self, waited_s: float) -> None:
-        """Record a stream without an error, whose first event took `waited_s` (s)."""
-        self._first_chunks.add(waited_s)
+    def began(self, waited_s: float, prefill_s: float = 0.0) -> None:
+        """Record a stream without an error, whose first event took `waited_s` (s), with its prefill (s, reference)."""
+        self._first_chunks.add(waited_s, prefill_s)
 
     def completed(self, duration_s: float, *, streaming: bool) -> None:
         """Record a complete response that took `duration_s` (s)."""
@@ -207,12 +249,15 @@ class ProgressTracker:
 
     def take_sample(self) -> ProgressSample:
         """Return the sample, and start the next one."""
+        may_be_long = not self._has_witness and 0 < len(self._maybe_long) < WITNESSES
         readings = self._idle_readings
         idle_since = readings[0] if len(readings) == IDLE_READINGS else inf
         sample = ProgressSample(
-            self.progressed_at, self._waiting_since, self._overdue_since, idle_since, self._unusual_since
+            self.progressed_at, self._waiting_since, self._overdue_since, idle_since, self._unusual_since, may_be_long
         )
         self._waiting_since = self._overdue_since = self._unusual_since = inf
+        self._maybe_long.clear()
+        self._has_witness = False
         return sample
 
 
@@ -234,6 +279,8 @@ def stall_of(
     if since <= sample.idle_since < inf:
         detail = f"{IDLE_READINGS} readings show no request; one has waited for {now - sample.overdue_since:.1f} s"
         return Stall(StallReason.IDLE, detail)
+    if sample.may_be_long:
+        return None
     silent_s = now - max(sample.progressed_at, sample.unusual_since)
     if silent_s >= suspect_after_s * HISTORY_SHARE:
         detail = f"nothing has arrived for {silent_s:.1f} s, which recent responses do not explain"

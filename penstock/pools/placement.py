@@ -5,6 +5,7 @@ The agent and the simulator reserve, release and measure with the same code.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from penstock.admission.work_counters import TenantCounter
@@ -12,6 +13,7 @@ from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import actual_work
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
+from penstock.health.progress import AwaitedResponse
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import MICROSECONDS, microseconds
@@ -100,6 +102,8 @@ class Placement(Reservation[Member]):
             if prefill_us:
                 ahead_s = prefill_s / speed.prefill
         self.estimate = estimate
+        self.spared_s = spared_s
+        """Prefill (s, reference) that the endpoint's cache spares."""
         self.counter: TenantCounter | None = None
         """Counts the work of the tenant, from the start of the request; None before and after."""
         self.charged_s = 0.0
@@ -190,6 +194,22 @@ class Placement(Reservation[Member]):
             view = self.endpoint.view
             expected_s += view.service_s * self.streams / view.slots
         return expected_s
+
+    @property
+    def uncached_s(self) -> float:
+        """Prefill (s, reference) that the endpoint's cache does not spare."""
+        return max(0.0, self.estimate.work.prefill_s - self.spared_s)
+
+    def awaited(self) -> AwaitedResponse:
+        """The request as one that waits for its first byte."""
+        estimate, expected_s = self.estimate, self.expected_first_byte_s()
+        longest_s = 0.0
+        if not estimate.streaming and estimate.cost.unit is _TOKEN and estimate.ask.answers:
+            longest_s = inf
+            if estimate.ask.max_tokens is not None:
+                most_s = estimate.cost.output_unit_s * estimate.ask.max_tokens * estimate.ask.count
+                longest_s = expected_s * max(1.0, most_s / max(estimate.work.decode_s, 1e-9))
+        return AwaitedResponse(self.since, expected_s, estimate.streaming, self.uncached_s, longest_s)
 
     def mean_streams(self) -> float:
         """Mean of the numbers of requests on the endpoint at creation and now, this request included in both."""

@@ -200,7 +200,7 @@ class LocalAttempt(Placement[Endpoint]):
             self._prefilled()
             self.endpoint.traffic.first_bytes.observe(now - self.since)
             if self.outcome is None:
-                self.endpoint.progress.began(now - self.since)
+                self.endpoint.progress.began(now - self.since, self.uncached_s)
             try:
                 self._services.chooser.learn_first_byte(self, now)
             except Exception:
@@ -224,8 +224,7 @@ class LocalAttempt(Placement[Endpoint]):
         if self.prefill_is_due(now):
             self._prefilled()
         if self._is_evidence():
-            streaming = self.estimate.streaming
-            self.endpoint.progress.waits(self.since, self.expected_first_byte_s(), now, streaming=streaming)
+            self.endpoint.progress.waits(self.awaited(), now)
 
     def _prefilled(self) -> None:
         """Release the prefill. After that of a long prompt, the endpoint may take another one."""

@@ -278,6 +278,27 @@ async def test_a_stream_leaves_a_suspect_engine_only_if_another_can_continue_it(
         await until(lambda: running.held() == 0)
 
 
+async def test_a_long_answer_after_short_ones_stays_at_its_engine(tmp_path: Path) -> None:
+    async with frozen_after_a_history(tmp_path, 1, streaming=False) as (running, freezing):
+        freezing.rest = JSON_ANSWER
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
+        body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}).encode()
+        clients = []
+        async with asyncio.timeout(PATIENCE_S):
+            while not freezing.asked_while_frozen:
+                clients.append(await RawClient.connect(running.traffic))
+                clients[-1].send(post(body))
+                await until(lambda: freezing.asked_while_frozen > 0 or running.held() == 0)
+        await until(lambda: frozen.sample.may_be_long)
+        await until(lambda: frozen.sample.silent_s(frozen.now()) > 2.0 * RULES.suspect_after_s)
+        assert frozen.ejection.state is EjectionState.NONE
+        freezing.goes_on.set()
+        assert (await clients[-1].answer()).status == 200
+        assert freezing.asked_while_frozen == 1
+        for client in clients:
+            client.close()
+
+
 async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Path) -> None:
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
         assert (await ask(running)).status == 200

@@ -15,9 +15,10 @@ from penstock.health.outlier_ejection import (
     request_ended,
     request_sent,
 )
-from penstock.health.progress import ProgressSample, ProgressTracker, Stall, StallReason, stall_of
+from penstock.health.progress import AwaitedResponse, ProgressSample, ProgressTracker, Stall, StallReason, stall_of
 
 DUE_FACTOR, HISTORY_FACTOR, HISTORY_SHARE, IDLE_READINGS, MIN_RESPONSES, WINDOW_RESPONSES = 4.0, 2.0, 0.5, 3, 3, 32
+LONG_ANSWER_S = 60.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 AFTER_S = 10.0
@@ -43,9 +44,9 @@ def test_any_byte_from_the_endpoint_is_progress() -> None:
 
 def test_a_long_prefill_is_not_overdue() -> None:
     tracker = ProgressTracker()
-    tracker.waits(0.0, 20.0, 20.0 * DUE_FACTOR - 1.0)
+    tracker.waits(AwaitedResponse(0.0, 20.0), 20.0 * DUE_FACTOR - 1.0)
     assert tracker.take_sample() == ProgressSample(waiting_since=0.0)
-    tracker.waits(0.0, 20.0, 20.0 * DUE_FACTOR)
+    tracker.waits(AwaitedResponse(0.0, 20.0), 20.0 * DUE_FACTOR)
     assert tracker.take_sample() == ProgressSample(waiting_since=0.0, overdue_since=0.0)
     assert tracker.take_sample() == ProgressSample()
 
@@ -69,7 +70,7 @@ def read(tracker: ProgressTracker, *readings: tuple[float, float]) -> None:
 def test_an_engine_that_runs_nothing_of_what_waits_for_it_is_suspect_at_once() -> None:
     tracker = ProgressTracker()
     read(tracker, (0.0, 2.0), *((5.0 + n, 0.0) for n in range(IDLE_READINGS)))
-    tracker.waits(4.0, 0.1, 8.0)
+    tracker.waits(AwaitedResponse(4.0, 0.1), 8.0)
     stall = stall_of(tracker.take_sample(), [IDLE_SIBLING], 8.0, AFTER_S)
     assert stall is not None
     assert stall.reason is StallReason.IDLE
@@ -80,14 +81,14 @@ def test_an_engine_that_runs_nothing_of_what_waits_for_it_is_suspect_at_once() -
 def test_readings_from_before_the_request_prove_nothing() -> None:
     tracker = ProgressTracker()
     read(tracker, (0.0, 2.0), *((5.0 + n, 0.0) for n in range(IDLE_READINGS)))
-    tracker.waits(5.5, 0.1, 8.0)
+    tracker.waits(AwaitedResponse(5.5, 0.1), 8.0)
     assert stall_of(tracker.take_sample(), [IDLE_SIBLING], 8.0, AFTER_S) is None
 
 
 def test_a_gauge_that_is_always_zero_proves_nothing() -> None:
     tracker = ProgressTracker()
     read(tracker, *((5.0 + n, 0.0) for n in range(20)))
-    tracker.waits(4.0, 0.1, 30.0)
+    tracker.waits(AwaitedResponse(4.0, 0.1), 30.0)
     assert tracker.take_sample().idle_since == inf
 
 
@@ -115,7 +116,7 @@ def with_history(*waits_s: float, streaming: bool = True) -> ProgressTracker:
 
 def stall_at(tracker: ProgressTracker, now: float, expected_s: float = 0.1, *, streaming: bool = True) -> Stall | None:
     """The evidence about an endpoint without siblings, whose only request was sent at 0."""
-    tracker.waits(0.0, expected_s, now, streaming=streaming)
+    tracker.waits(AwaitedResponse(0.0, expected_s, streaming), now)
     return stall_of(tracker.take_sample(), [], now, AFTER_S)
 
 
@@ -154,6 +155,48 @@ def test_durations_of_the_other_kind_are_the_history_of_an_endpoint_without_one(
     assert stall_at(tracker, 60.0 * HISTORY_FACTOR, streaming=False) is not None
     assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR - 0.1) is None
     assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR) is not None
+
+
+def of_long_answers(now: float, *since: float, longest_s: float = inf) -> Stall | None:
+    """The evidence at `now` (s) from whole answers without a limit that were sent at these times, after short ones."""
+    tracker = with_history(0.1, 0.1, 0.1, streaming=False)
+    for at in since:
+        tracker.waits(AwaitedResponse(at, 0.1, False, longest_s=longest_s), now)
+    return stall_of(tracker.take_sample(), [IDLE_SIBLING], now, AFTER_S)
+
+
+def test_one_long_answer_is_no_stall_and_several_at_once_are() -> None:
+    assert of_long_answers(LONG_ANSWER_S - 0.1, 0.0) is None
+    assert of_long_answers(LONG_ANSWER_S, 0.0) is not None
+    assert of_long_answers(20.0, 0.0, 14.0) is not None
+    assert of_long_answers(20.0, 0.0, 19.7) is None, "the second one is not overdue"
+    assert of_long_answers(20.0, 0.0, longest_s=19.0) is not None, "its limit permits no such length"
+
+
+def test_a_stream_beside_a_long_answer_is_a_witness_and_so_is_an_idle_engine() -> None:
+    tracker = with_history(0.1, 0.1, 0.1)
+    tracker.waits(AwaitedResponse(0.0, 0.1, False, longest_s=inf), 20.0)
+    tracker.waits(AwaitedResponse(1.0, 0.1), 20.0)
+    assert stall_of(tracker.take_sample(), [], 20.0, AFTER_S) is not None
+    assert tracker.take_sample() == ProgressSample()
+    read(tracker, (0.0, 2.0), *((5.0 + n, 0.0) for n in range(IDLE_READINGS)))
+    tracker.waits(AwaitedResponse(4.0, 0.1, False, longest_s=inf), 8.0)
+    stall = stall_of(tracker.take_sample(), [], 8.0, AFTER_S)
+    assert stall is not None
+    assert stall.reason is StallReason.IDLE
+
+
+def test_a_larger_prompt_than_before_may_take_as_many_times_longer() -> None:
+    def stalled(now: float, prefill_s: float) -> bool:
+        tracker = ProgressTracker()
+        for recent_s in (0.001, 0.01, 0.002):
+            tracker.began(0.5, recent_s)
+        tracker.waits(AwaitedResponse(0.0, 0.1, prefill_s=prefill_s), now)
+        return stall_of(tracker.take_sample(), [IDLE_SIBLING], now, AFTER_S) is not None
+
+    assert not stalled(0.5 * 100 * HISTORY_FACTOR - 0.1, 1.0)
+    assert stalled(0.5 * 100 * HISTORY_FACTOR, 1.0)
+    assert stalled(AFTER_S * HISTORY_SHARE, 0.01)
 
 
 def test_old_waits_are_forgotten() -> None:

@@ -8,7 +8,7 @@ from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
-from penstock.health.progress import IDLE_READINGS, StallReason
+from penstock.health.progress import IDLE_READINGS, AwaitedResponse, StallReason
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
@@ -51,7 +51,7 @@ class Region:
 
     def tick(self) -> None:
         for index, sent_at in self.waiting.items():
-            self.endpoints[index].progress.waits(sent_at, EXPECTED_S, self.now)
+            self.endpoints[index].progress.waits(AwaitedResponse(sent_at, EXPECTED_S), self.now)
         for endpoint in self.endpoints:
             endpoint.tick()
         self.monitor.check(self.endpoints, self.now)
