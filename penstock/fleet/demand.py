@@ -24,6 +24,10 @@ MAX_ROWS: Final = 1024
 """Maximum number of rows tracked at once: a row is a traffic class and a priority. Clients can choose lower priorities
 than that of their tenant, so this limit also bounds what they can cause."""
 
+MAX_NAMED: Final = 20 * MAX_ROWS
+"""Maximum number of regions that all rows together name, above which no row is added for another priority: a report of
+1,024 rows of a hundred regions would be too large for control planes."""
+
 Row = tuple[str, str, int]
 """Model, name of the residency class, priority."""
 
@@ -81,7 +85,7 @@ class DemandRows:
         row = (model, residency.name, priority)
         found = self._merged_into.get(row)
         if found is None:
-            full = len(self.rates) >= self._max_rows
+            full = self._is_full(len(residency.regions))
             nearest = self._nearest(row, residency.regions) if full else None
             if not full or self._make_room(row, nearest):
                 found = self.rates[row] = ArrivalRate(tuple(sorted(residency.regions)))
@@ -98,8 +102,13 @@ class DemandRows:
     def settle(self, elapsed_s: float, watched_s: float) -> None:
         """Updates the rates with the last `elapsed_s` seconds, and drops negligible ones."""
         settle_all(self.rates, elapsed_s, watched_s)
-        if len(self.rates) < self._max_rows:
+        if self._merged_into and not self._is_full(max([len(rate.regions) for rate in self.rates.values()], default=0)):
             self._merged_into.clear()
+
+    def _is_full(self, regions: int) -> bool:
+        """Whether there is no room for another row, which names this number of regions."""
+        named = regions + sum([len(rate.regions) for rate in self.rates.values()])
+        return len(self.rates) >= self._max_rows or named > MAX_NAMED
 
     def _make_room(self, row: Row, nearest: Row | None) -> bool:
         """Merges two rows of one class if `row` is of a new class, or of one model if `row` is of a new model; returns
@@ -129,8 +138,10 @@ class DemandRows:
         for each, rate in self.rates.items():
             if each[0] != model:
                 continue
-            shared = len(set(regions).intersection(rate.regions))
-            likeness = 1.0 if each[1] == residency else shared / (len(regions) + len(rate.regions) - shared)
+            likeness = 1.0
+            if each[1] != residency:
+                shared = len(set(regions).intersection(rate.regions))
+                likeness = shared / (len(regions) + len(rate.regions) - shared)
             candidate = (likeness, -abs(each[2] - priority), each)
             if best is None or candidate > best:
                 best = candidate

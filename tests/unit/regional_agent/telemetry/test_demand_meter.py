@@ -103,6 +103,22 @@ def test_limits_the_number_of_rows(meter: DemandMeter, clock: SetClock) -> None:
     assert len(msgspec.msgpack.encode(longest)) < MAX_REPORT_BYTES / 1.5, "the leader accepts the report"
 
 
+def test_priorities_of_a_client_do_not_make_the_report_of_a_large_fleet_too_large(
+    meter: DemandMeter, clock: SetClock
+) -> None:
+    everywhere = residency_class(frozenset(f"ap-southeast-{number:02d}" for number in range(100)))
+    for priority in range(MIN_PRIORITY, 1):
+        meter.offered("m" * 64, everywhere, priority=priority)
+    meter.offered("another", everywhere)
+    clock.now += 1.0
+    meter.settle()
+    rows = meter.report()
+    assert len(msgspec.msgpack.encode(rows)) < MAX_REPORT_BYTES / 1.5, "the leader accepts the report"
+    assert {row.model for row in rows} == {"m" * 64, "another"}
+    assert sum(row.requests_per_s for row in rows) == pytest.approx(1002, rel=0.3)
+    assert meter.rows.lost == 0
+
+
 def test_a_full_table_counts_a_priority_with_the_nearest_one(meter: DemandMeter, clock: SetClock) -> None:
     offer_each(meter, clock, ["m"], range(MAX_ROWS))
     for _ in range(50):
