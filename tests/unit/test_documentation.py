@@ -112,11 +112,14 @@ def test_an_unknown_command_is_found(command: str, unknown: str | None) -> None:
     assert unknown_word(command.split()) == unknown
 
 
-def test_guides_and_panels_name_only_commands_that_exist() -> None:
+def test_guides_panels_and_messages_name_only_commands_that_exist() -> None:
     guides = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/runbooks").glob("*.md"))
-    for guide in (*guides, *ROOT.glob("*/README.md"), *(ROOT / "dashboards" / "generated").iterdir()):
+    panels = (ROOT / "dashboards" / "generated").iterdir()
+    packages = ("adapters", "control_plane", "penstock", "regional_agent")
+    sources = (source for package in packages for source in (ROOT / package).rglob("*.py"))
+    for guide in (*guides, *ROOT.glob("*/README.md"), *panels, *sources):
         for command in re.findall(r"`penstock ([a-z][^`\n]*)`", guide.read_text()):
-            words = re.sub(r'"[^"]*"', "text", command).replace(",", " ").split()
+            words = re.sub(r'"[^"]*"|\{[^}]*\}', "text", command).replace(",", " ").split()
             assert unknown_word(words) is None, f"{guide.name}: penstock {command}"
 
 
