@@ -46,7 +46,7 @@ from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
 from tests.support.chats import answers_after, never_responds
 from tests.support.dying_agent import POINTS
-from tests.support.jobs import JobClient, embeds, input_file, job_store
+from tests.support.jobs import JobClient, closed, embeds, input_file, job_store
 from tests.support.planet import MODEL, policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until
@@ -205,6 +205,7 @@ async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
         assert (await until_job_ended(elsewhere, job))["status"] == "completed"
         assert len(gpu.requests) == 6
         assert "lost" in other.jobs.status()["other_regions"]["eu-de"]
+        await closed(folder)
         shutil.rmtree(folder)
         folder.write_text("no folder")
         await until(lambda: "cannot be read" in other.jobs.status()["other_regions"]["eu-de"])
