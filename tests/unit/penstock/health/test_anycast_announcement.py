@@ -54,6 +54,7 @@ def test_each_withdrawal_doubles_the_hold_time_and_quiet_halves_it() -> None:
     assert not again.is_announced
     twice = checked(checked(again, True, at=8.0), False, at=9.0)
     assert twice.hold_s(RULES) == 8.0
+    assert checked(twice, True, at=9.0 + RULES.forget_s - 0.1).hold_s(RULES) == 8.0
     quiet = checked(twice, True, at=9.0 + RULES.forget_s)
     assert quiet.hold_s(RULES) == 4.0
     assert checked(quiet, True, at=9.0 + 2 * RULES.forget_s).hold_s(RULES) == 2.0

@@ -83,7 +83,10 @@ def test_a_request_that_cannot_connect_stops_others_until_one_good_probe() -> No
     health = connection_failed(after(GOOD))
     assert not health.ready
     assert after(GOOD, start=health).ready
-    assert connection_failed(after(UNREADY, UNREADY)).state is EndpointState.DOWN
+    down = connection_failed(after(UNREADY, UNREADY, GOOD))
+    assert down.state is EndpointState.DOWN
+    assert not after(GOOD, start=down).ready, "good probes before it count no more"
+    assert after(GOOD, GOOD, start=down).ready
 
 
 def test_every_history_has_a_place_in_the_table() -> None:

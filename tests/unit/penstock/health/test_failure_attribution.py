@@ -15,7 +15,8 @@ JUDGED_AFTER_S, WINDOW_S = 1.0, 30.0
 def test_failures_of_a_single_tenant_count() -> None:
     failures = TenantFailures()
     for now in range(20):
-        failures.served("only", "gpu-1", float(now))
+        for name in ("gpu-0", "gpu-1", "gpu-2"):
+            failures.served("only", name, float(now))
         assert failures.failed("only", f"gpu-{now % 3}", float(now))
 
 

@@ -63,6 +63,7 @@ def test_heat_and_brakes_throttle_a_gpu_and_a_power_cap_does_not(reasons: int, i
         (DCGM.replace(b" 91\n", b" -300\n"), ("0",), "DCGM_FI_DEV_GPU_TEMP of -300.0 is not from 0 to 150"),
         (DCGM.replace(b" 90\n", b" 101\n"), (), "DCGM_FI_DEV_GPU_UTIL of 101.0 is not from 0 to 100"),
         (DCGM.replace(b" 90\n", b" +Inf\n"), (), "is not from"),
+        (TRITON.replace(b" 0.4\n", b" 1.1\n"), (), "nv_gpu_utilization of 1.1 is not from 0 to 1"),
         (DCGM.replace(b" 90\n", b" hot\n"), (), "is no number"),
         (b"".join(b'DCGM_FI_DEV_GPU_TEMP{gpu="%d"} 50\n' % gpu for gpu in range(65)), (), "65 GPUs, at most 64"),
     ],

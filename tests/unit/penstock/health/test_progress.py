@@ -205,17 +205,19 @@ def test_old_waits_are_forgotten() -> None:
 
 
 def test_a_stream_that_stops_is_a_stall_unless_its_gaps_were_as_long() -> None:
-    tracker = with_history(0.1, 0.1, 0.1)
-    tracker.progressed_at = 0.0
-    tracker.waits_for_chunk(0.0, 0.1, 5.0)
-    stall = stall_of(tracker.take_sample(), [], 5.0, AFTER_S)
+    tracker, stopped = with_history(0.1, 0.1, 0.1), 1_000.0
+    tracker.progressed_at = stopped
+
+    def stall_after(silent_s: float) -> Stall | None:
+        tracker.waits_for_chunk(stopped, 0.1, stopped + silent_s)
+        return stall_of(tracker.take_sample(), [], stopped + silent_s, AFTER_S)
+
+    stall = stall_after(5.0)
     assert stall is not None
     assert stall.reason is StallReason.UNUSUAL
     tracker.resumed(8.0)
-    tracker.waits_for_chunk(0.0, 0.1, 15.9)
-    assert stall_of(tracker.take_sample(), [], 15.9, AFTER_S) is None
-    tracker.waits_for_chunk(0.0, 0.1, 16.0)
-    assert stall_of(tracker.take_sample(), [], 16.0, AFTER_S) is not None
+    assert stall_after(15.9) is None
+    assert stall_after(16.0) is not None
 
 
 def test_a_stream_that_stops_is_a_stall_if_a_sibling_goes_on() -> None:

@@ -58,6 +58,7 @@ OTHER = "11111111aaaaaaaa11111111aaaaaaaa11111111"
         (f"org/m@{FULL}", FULL),
         (f"org/m@{FULL}", f"/root/.cache/huggingface/hub/models--org--m/snapshots/{FULL.lower()}"),
         ("org/m@refs/pr/1", "org/m@refs%2Fpr%2F1"),
+        ("org/m@refs/pr/1", "org/m@refs%2fpr%2f1"),
         ("org/m@refs/pr/1", "org/m@pr/1"),
         ("org/m@main", "org/m@refs/heads/main"),
         ("org/m@v1.0", "https://huggingface.co/org/m@refs/tags/v1.0"),

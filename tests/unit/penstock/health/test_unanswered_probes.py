@@ -1,5 +1,7 @@
 """Whether requests explain that an endpoint answers no probe."""
 
+import pytest
+
 from penstock.health.unanswered_probes import Occupation
 
 PROGRESS_S = 10.0
@@ -62,8 +64,11 @@ def test_a_server_that_answers_probes_during_requests_has_that_excuse_no_longer(
     assert explains(occupation, 0.9 + PROGRESS_S, progressed_at=1.0)
     assert not explains(occupation, 5.0, progressed_at=1.0, refused=1.0), "it would accept connections"
     assert not explains(occupation, 1.0 + PROGRESS_S, progressed_at=1.0)
-    for _ in range(3):
+    occupation.not_answered(explained=False)
+    assert occupation.answers == pytest.approx(1.0 - 0.9**7)
+    for missed in range(1, 4):
         occupation.not_answered(explained=True)
+        assert occupation.answers == pytest.approx((1.0 - 0.9**7) * 0.9**missed)
     assert explains(occupation, 5.0)
 
 
