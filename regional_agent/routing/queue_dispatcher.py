@@ -232,7 +232,7 @@ class QueueDispatcher:
         if wait_s == inf:
             wait_s = 0.0
         # Nobody knows how long a request takes before one has completed, unless the policy states it.
-        is_known = pool.is_measured or (known is not None and known.expected_service_s != DEFAULT_SERVICE_S)
+        is_known = pool.is_measured or pool.service_s != DEFAULT_SERVICE_S
         if is_known and now + wait_s > entry.leave_at:
             if not elsewhere:
                 has_waited = f"the request arrived {now - context.received_at:.0f} s ago, and "

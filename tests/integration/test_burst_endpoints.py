@@ -26,7 +26,7 @@ from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_repor
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.integration.test_missing_models import MISSING, NO_PATH, not_found
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, limit_queue
+from tests.support.chats import BODY, NOBODY, answers, answers_after, ask, expect_service, limit_queue
 from tests.support.jobs import EMBEDDINGS, JobClient, job_store
 from tests.support.planet import MODEL, plan
 from tests.support.serverless import ServerlessEndpoint
@@ -351,6 +351,7 @@ async def test_requests_of_jobs_use_it_where_policy_permits_it_and_its_price_is_
         JobClient(agent.traffic) as client,
     ):
         limit_queue(agent, max_wait_s=0.2)
+        expect_service(agent, 5.5)
         accepted = await client.http.post(
             EMBEDDINGS, json={"model": MODEL, "input": "text"}, headers={"prefer": "respond-async"}
         )

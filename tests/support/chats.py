@@ -55,9 +55,9 @@ def limit_queue(agent: Agent, **limits: Any) -> None:
 
 def expect_service(agent: Agent, service_s: float) -> None:
     """State how long a request of any model takes, so that a request may be refused for its expected wait."""
-    policy = agent.config.policy
-    models = {name: replace(model, expected_service_s=service_s) for name, model in policy.models.items()}
-    agent.config.policy = replace(policy, models=models)
+    for pool in agent.endpoints.pools.values():
+        pool.prior_s = service_s
+        pool.recount()
 
 
 def code(body: bytes) -> str:

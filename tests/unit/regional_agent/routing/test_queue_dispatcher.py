@@ -179,7 +179,8 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
 
 async def test_nothing_is_refused_for_an_expected_wait_before_a_request_has_completed(here: Here) -> None:
     assert not any(isinstance(here.join(f"n{n}"), Refusal) for n in range(50))
-    here.models["m"] = Model("m", expected_service_s=2 * DEFAULT_SERVICE_S)
+    here.endpoints.pools["m"].prior_s = 2 * DEFAULT_SERVICE_S
+    here.endpoints.pools["m"].update_readiness()
     assert isinstance(here.join("last"), Refusal), "the policy states how long a request takes"
 
 
