@@ -16,6 +16,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, status_line, with_common_lines
 from regional_agent.http.waiting_request import CompleteRequest
+from regional_agent.jobs.storage.job_storage import StoreSilent
 from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.response_head import ResponseHead
@@ -91,7 +92,8 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 def store_unavailable(error: StoreUnavailable) -> Refusal:
     """The refusal of a request that needs the store. The message of the store is logged, since it has its URL."""
-    log.warning("the job store failed", error=str(error))
+    if not isinstance(error, StoreSilent):
+        log.warning("the job store failed", error=str(error))
     detail = "the store of files and batches cannot be reached"
     return Refusal(Reason.STORE_UNAVAILABLE, detail, retry_after_s=MIN_RETRY_S)
 

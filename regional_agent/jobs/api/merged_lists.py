@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
-from regional_agent.jobs.api.api_responses import store_unavailable
-from regional_agent.jobs.storage.job_storage import UnreadableRecord
+from regional_agent.jobs.storage.job_storage import StoreSilent, UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 from regional_agent.jobs.storage.page import Page, page_of
 
@@ -96,7 +95,8 @@ class MergedList:
         except (StoreUnavailable, TimeoutError) as error:
             if is_own:
                 raise
-            store_unavailable(StoreUnavailable(f"{listed.store.document.name}: {error or 'timeout'}"))
+            if not isinstance(error, StoreSilent):
+                log.warning("the job store failed", store=listed.store.document.name, error=str(error) or "timeout")
             self._stores.remove(listed)
             self._missing.append(listed.store)
             return None

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
+import structlog
 
 from adapters.object_store.object_store import ObjectMissing, ObjectStore, SignedMethod, StoredObject, StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
@@ -33,10 +34,17 @@ _DELETED_AT_ONCE: Final = 100
 _FORMAT_PATH: Final = "format"
 _FORMAT: Final = b"penstock-jobs-1\n"
 
-_SILENT: Final = "the store does not respond"
+log = structlog.get_logger()
 
 Record = TypeVar("Record")
 _Result = TypeVar("_Result")
+
+
+class StoreSilent(StoreUnavailable):
+    """The store does not respond. Logged once, and not for each operation that is refused meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("the store does not respond")
 
 
 class UnreadableRecord(StoreUnavailable):
@@ -175,12 +183,15 @@ class JobStorage:
 
         try:
             if not silence.may_start(time.monotonic(), has_thread=len(started_at) < THREADS):
-                raise StoreUnavailable(_SILENT)
+                raise StoreSilent
             running = asyncio.get_running_loop().run_in_executor(self._threads, run)
             try:
                 while not (await asyncio.wait((running,), timeout=CHECK_S))[0]:
+                    was_silent = silence.is_silent
                     if silence.is_over(started_at.get(key), time.monotonic(), patience_s):
-                        raise StoreUnavailable(_SILENT)
+                        if not was_silent:
+                            log.warning("a job store does not respond", url=self.url)
+                        raise StoreSilent
                 return running.result()
             finally:
                 running.cancel()

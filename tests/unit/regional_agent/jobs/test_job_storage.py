@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs.store_silence import SILENT_S
+from penstock.routing.reasons import Reason
+from regional_agent.jobs.api.api_responses import store_unavailable
 from regional_agent.jobs.storage import job_storage
-from regional_agent.jobs.storage.job_storage import THREADS, JobStorage, JobStorages
+from regional_agent.jobs.storage.job_storage import THREADS, JobStorage, JobStorages, StoreSilent
 from tests.support.wait import PATIENCE_S, until
 
 
@@ -84,6 +87,27 @@ async def test_what_needs_a_silent_store_fails_at_once_until_the_store_responds(
         store.responds.set()
         await until(lambda: not storage._silence.is_silent)
         assert await asyncio.gather(*(find(storage) for _ in range(5))) == ["missing"] * 5
+    storages.close()
+
+
+async def test_a_silent_store_is_logged_once(store: SilentStore, clock: Clock) -> None:
+    storages = JobStorages()
+    storage = storages.of("file:///store")
+    with capture_logs() as logs:
+        async with asyncio.timeout(PATIENCE_S):
+            first = asyncio.create_task(find(storage))
+            await until(lambda: store.reads == 1)
+            clock.now += SILENT_S
+            await first
+            tried = asyncio.create_task(find(storage))
+            await until(lambda: store.reads == 2)
+            for _ in range(10):
+                with pytest.raises(StoreSilent) as raised:
+                    await storage.find_record("record", dict)
+                assert store_unavailable(raised.value).reason is Reason.STORE_UNAVAILABLE
+            clock.now += SILENT_S
+            await tried
+    assert [each["event"] for each in logs] == ["a job store does not respond"]
     storages.close()
 
 
