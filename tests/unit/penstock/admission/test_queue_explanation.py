@@ -39,6 +39,14 @@ def test_the_tenants_are_in_the_order_of_their_next_requests() -> None:
     assert explain_queue(queue, (), 0.0, has_room=True).tenants[0].longest_wait_s == 0.0
 
 
+def test_what_tenants_received_is_shown_beyond_the_least() -> None:
+    queue = queue_of(("a", 0, 1.0, 1.0), ("b", 0, 1.0, 2.0))
+    for tenant, work_s in (("a", 7.0), ("b", 3.0)):
+        queue.counters.started_elsewhere(0, tenant, work_s, 4.0)
+    found = explain_queue(queue, (), 10.0, has_room=True).tenants
+    assert [(each.tenant, each.longest_wait_s, each.ahead_s) for each in found] == [("b", 8.0, 0.0), ("a", 9.0, 4.0)]
+
+
 def test_why_no_request_is_offered() -> None:
     queue = queue_of(("a", 0, 1.0, 1.0))
     assert explain_queue(queue, (), 2.0, has_room=False).why == NextReason.NO_ROOM

@@ -155,6 +155,14 @@ def test_each_order_serves_another_request_first() -> None:
         assert [waiting.item for waiting in queue.in_order()] == served
 
 
+def test_the_shortest_of_short_requests_is_served_first() -> None:
+    queue: ModelQueue[str] = ModelQueue()
+    for work_s in (0.9, 0.1, 0.5, 0.0):
+        urgency = urgency_at(SHORTEST, 0.0, 20.0, work_s, 5.0)
+        queue.join(QueuedRequest(f"{work_s:g}", "tenant", 0, 1, 0.0, urgency, 20.0, work_s), 0.0)
+    assert [waiting.item for waiting in queue.in_order()] == ["0", "0.1", "0.5", "0.9"]
+
+
 @pytest.mark.parametrize("tenant", ["one", "other"])
 def test_less_work_overtakes_only_requests_of_its_tenant(tenant: str) -> None:
     queue: ModelQueue[str] = ModelQueue()

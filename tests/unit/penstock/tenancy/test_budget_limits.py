@@ -72,6 +72,11 @@ def test_only_the_tier_of_an_issuers_own_tenant_is_reported() -> None:
     assert reported_tier(Tenant("acme", "open")) == ""
 
 
+def test_a_tenant_of_a_tier_has_its_data_class() -> None:
+    tenant = tenant_of_tier("idp:ada", replace(SILVER, data_class="personal"))
+    assert (tenant.name, tenant.data_class, tenant.tier, tenant.budgets) == ("idp:ada", "personal", "silver", (SIX,))
+
+
 def test_the_leader_leases_the_budget_of_an_issuers_own_tenant() -> None:
     fleet = FleetBudgets(1, lambda key, tier: budget_of(key, POLICY, None, tier), 0.0)
     fleet.set_agents({"eu/a": "eu"}, 0.0)

@@ -153,3 +153,33 @@ def test_a_grant_is_returned_only_if_its_answer_did_not_arrive(arrived: bool) ->
     assert (budget.available, account.unspent, account.granted) == (83.0, 2.0, 10.0)
     budget.settle(account, arrived=arrived)
     assert (budget.available, account.unspent, account.granted) == ((83.0, 12.0, 0.0) if arrived else (93.0, 2.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("unit", "limit", "available"),
+    [
+        # 10 are used and 20 held: a larger limit is available at once, but for a budget that refills.
+        (BudgetUnit.MONEY_PER_DAY, 150.0, 120.0),
+        (BudgetUnit.MONEY_PER_DAY, 40.0, 10.0),
+        (BudgetUnit.MONEY_PER_DAY, 15.0, -15.0),
+        (BudgetUnit.CONCURRENT_REQUESTS, 150.0, 120.0),
+        (BudgetUnit.REQUESTS, 150.0, 70.0),
+        (BudgetUnit.REQUESTS, 40.0, 20.0),
+    ],
+)
+def test_another_limit_leaves_what_is_used_and_held(unit: BudgetUnit, limit: float, available: float) -> None:
+    budget = divided(unit, 100.0, 7)
+    budget.report("eu/a", use(budget, 10.0, 20.0))
+    budget.limit_to(Budget(unit, 100.0))
+    assert budget.available == 70.0
+    budget.limit_to(Budget(unit, limit))
+    assert (budget.available, budget.held, budget.whole) == (available, 20.0, limit)
+    assert budget.accounts["eu/a"].used == 10.0
+
+
+def test_money_lasts_until_the_end_of_its_day() -> None:
+    day = 20_000
+    budget = divided(BudgetUnit.MONEY_PER_DAY, 100.0, day)
+    budget.report("eu/a", use(budget, 40.0, 10.0))
+    assert budget.rate(day * 86_400.0 + 86_400.0 - 600.0) == pytest.approx(0.1)
+    assert budget.rate(day * 86_400.0 + 86_400.0 - 1.0) == pytest.approx(1.0), "at most in a minute"

@@ -64,6 +64,19 @@ def test_an_expiry_that_is_known_stays() -> None:
     assert record.keys[0].expires_at == NOW + 60.0
 
 
+@pytest.mark.parametrize("name", ["expires_at", "revoked_at"])
+def test_of_two_ends_of_a_key_the_earlier_one_counts(name: str) -> None:
+    for older, newer, end in ((50.0, 90.0, 50.0), (90.0, 50.0, 50.0), (None, 50.0, 50.0), (50.0, None, 50.0)):
+        states = [
+            replace(ACME, keys=(key(1, **{name: None if at is None else NOW + at}),), changed_at=NOW + change)
+            for change, at in enumerate((older, newer))
+        ]
+        for known, read in permutations(states):
+            (record,) = merged(shard(known), shard(read)).tenants
+            assert getattr(record.keys[0], name) == NOW + end
+            assert record.changed_at == NOW + 1
+
+
 def test_a_deleted_tenant_stays_deleted_and_its_keys_revoked() -> None:
     gone = replace(deleted(ACME, NOW + 1), changed_at=NOW + 1)
     for states in permutations((shard(gone), shard(ACME))):

@@ -75,6 +75,19 @@ def test_clocks_may_differ_by_the_leeway_and_requests_outlive_their_token() -> N
     assert read_claims(IDP, CLAIMS, NOW + 10_000).expires_at == NOW + 330
 
 
+@pytest.mark.parametrize(("issued_at", "now"), [(NOW, NOW + 500.0), (None, NOW)])
+def test_a_token_is_valid_for_the_lifetime_of_its_issuer_and_the_leeway(issued_at: float | None, now: float) -> None:
+    issuer = replace(IDP, max_lifetime_s=3600.0, leeway_s=30.0)
+    for lifetime_s, is_valid in ((3599.0, True), (3630.0, True), (3631.0, False)):
+        claims = {"sub": "acme", "iat": issued_at, "exp": NOW + lifetime_s}
+        claims = {name: value for name, value in claims.items() if value is not None}
+        if is_valid:
+            assert read_claims(issuer, claims, now).expires_at == NOW + lifetime_s + 30.0
+        else:
+            with pytest.raises(BadClaims, match="valid for more than 3600 s"):
+                read_claims(issuer, claims, now)
+
+
 def test_an_issuer_whose_tenants_have_no_tier_is_an_error() -> None:
     assert IDP.conflict() is NAMING.conflict() is None
     assert replace(IDP, tier=None, tier_claim=None, tiers=()).conflict() is not None
