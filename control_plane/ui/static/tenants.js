@@ -127,14 +127,14 @@ function keying(tenant) {
 }
 
 function rotating(tenant, key) {
-  const hours = h("input", { type: "number", min: "0", max: "2160", value: "24" });
+  const hours = h("input", { type: "number", min: "0", max: "2160", value: "24", required: true });
   return {
     title: `Rotate ${key.id}`,
     confirm: "Rotate",
     fields: { "Old key expires after hours": hours },
     done: shownOnce,
-    preview: async () => [said(`A new key is created. ${key.id} stays valid for ${hours.value || 0} h.`), null],
-    act: (reason) => post(path(tenant, `/keys/${encodeURIComponent(key.id)}/rotate`), { overlap_s: Number(hours.value || 0) * 3600, reason }),
+    preview: async () => [said(`A new key is created. ${key.id} stays valid for ${hours.value} h.`), null],
+    act: (reason) => post(path(tenant, `/keys/${encodeURIComponent(key.id)}/rotate`), { overlap_s: Number(hours.value) * 3600, reason }),
   };
 }
 

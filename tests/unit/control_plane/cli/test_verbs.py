@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from control_plane.api.routes.overrides_routes import DrainRequest, OverrideRequest
+from control_plane.api.tenant_bodies import Rotation
 from control_plane.cli.main import app
 from control_plane.overrides.override_fields import NO_END, OverrideFields
 from tests.support.paths import ROOT
@@ -60,3 +61,16 @@ def test_an_override_lasts_until_lifted_by_default_everywhere() -> None:
     for name in ("drain", "failover", "weight", "freeze"):
         (duration,) = [each for each in every[name].params if "--for" in each.opts]
         assert duration.default is None, "the API decides"
+
+
+def test_a_rotated_key_is_valid_for_the_same_time_by_default_everywhere() -> None:
+    page = (ROOT / "control_plane/ui/static/tenants.js").read_text()
+    hours = re.search(r'const hours = h\("input", {[^}]* value: "(\d+)", required: true }', page)
+    assert hours is not None, "an emptied field would end the old key at once"
+    assert int(hours[1]) * 3600 == Rotation.model_fields["overlap_s"].default
+    (overlap,) = [
+        each
+        for each in dict(commands(typer.main.get_command(app)))["tenant key rotate"].params
+        if "--overlap" in each.opts
+    ]
+    assert overlap.default is None, "the API decides"
