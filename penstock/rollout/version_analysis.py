@@ -162,7 +162,9 @@ def conditions(
             ended = _ended("the new version", results.new, rollout.min_requests)
             return time, ended, *_room(state, rollout, evidence), *undecided(_findings(state, rollout, results))
         case ModelPhase.WATCH:
-            return (elapsed(elapsed_s, rollout.watch_s, f"at {state.percent:g} %"),)
+            time = elapsed(elapsed_s, rollout.watch_s, f"at {state.percent:g} %")
+            # After a blue-green change, no request of the new version has been judged before.
+            return time, _ended("the new version", results.new, rollout.min_requests)
         case ModelPhase.HELD:
             return (Condition("an operator resumes, promotes or rolls back", False),)
     return ()

@@ -122,6 +122,7 @@ async def test_requests_prove_a_version_and_sessions_keep_theirs(tmp_path: Path)
         assert served == {number: await fleet.ask(number) for number in range(40)}
         assert await fleet.ask(1, "x-preview: new") == served[1], "the rollout has no header"
         assert await fleet.tick() == 100.0
+        await fleet.tick()
         assert await fleet.ask_many(20) == {"v2": 20}
         # Without a control plane, the last share remains.
         await fleet.tick(5.0)

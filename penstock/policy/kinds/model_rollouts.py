@@ -110,9 +110,10 @@ class ModelRollout(PolicyStruct, frozen=True):
     step_s: Annotated[float, bounds(ge=0, le=604_800)] = 600.0
     """Minimum time (s) of each step."""
     watch_s: Annotated[float, bounds(ge=0, le=604_800)] = 3600.0
-    """Time (s) for which the new version is judged at its last share."""
+    """Minimum time (s) for which the new version is judged at its last share."""
     min_requests: Annotated[int, bounds(ge=1, le=1_000_000_000)] = 200
-    """Minimum number of requests of a version that have ended before they are compared, and before the next step."""
+    """Minimum number of requests of a version that have ended before they are compared, and before the next step
+    or the end of the watch."""
     max_failure_increase: Annotated[float, bounds(ge=0, le=1)] = 0.02
     """Allowed excess (0-1) of the new version's share of failed requests over the old version's."""
     max_first_byte_factor: Factor = 1.5

@@ -146,6 +146,12 @@ def test_a_blue_green_change_is_judged_by_the_requests_before_it() -> None:
     slow = observe(state, rollout, evidence(counts(401), counts(200, first_byte_s=0.4)), 22.0)
     assert slow.phase is ModelPhase.ROLLED_BACK
     assert slow.why == "mean time to first byte is 0.400 s, 0.200 s of the old version before"
+    few = observe(state, rollout, evidence(counts(401), counts(3, failed=3)), 60.0)
+    assert few.phase is ModelPhase.WATCH, "three requests, all of which fail, settle nothing"
+    (unmet,) = (
+        each.text for each in conditions(few, rollout, evidence(counts(401), counts(3)), 60.0) if not each.is_met
+    )
+    assert unmet == "3 of 100 requests of the new version ended"
     done = observe(state, rollout, evidence(counts(401), counts(200)), 60.0)
     assert done.phase is ModelPhase.DONE
     assert transition(done, ModelEvent.ROLL_BACK, rollout, 99.0, why="wrong", by="me").percent == 0.0
