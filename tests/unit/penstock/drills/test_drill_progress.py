@@ -119,11 +119,15 @@ def test_counters_of_before_the_drill_do_not_count() -> None:
 
 
 def test_each_phase_has_a_time_limit() -> None:
+    setting = stepped(begun(), SET_WITHIN_S - 1, is_healthy=False)
+    assert setting.phase is begun().phase
     assert stepped(begun(), SET_WITHIN_S + 1, is_healthy=False).phase is DrillPhase.ABORTING
     evacuating = stepped(begun(), 1.0, override=drain(), share=0.5)
+    assert stepped(evacuating, EVACUATE_WITHIN_S, override=drain(), share=0.5).phase is evacuating.phase
     late = 1.0 + EVACUATE_WITHIN_S + 1.0
     assert stepped(evacuating, late, override=drain(), share=0.5).phase is DrillPhase.ABORTING
     returning = stepped(holding(), 50.0, override=drain())
+    assert stepped(returning, 50.0 + RAMP_S + RETURN_WITHIN_S - 1.0, is_healthy=False).phase is returning.phase
     overdue = 50.0 + RAMP_S + RETURN_WITHIN_S + 1.0
     assert stepped(returning, overdue, is_healthy=False).phase is DrillPhase.ABORTED
 
@@ -141,6 +145,7 @@ def test_the_leader_steps_down_until_another_plan_is_in_force() -> None:
 def test_a_failover_that_nobody_takes_over_is_aborted() -> None:
     drill = begun(Exercise.STEP_DOWN)
     assert stepped(drill, 3.0, epoch=9, plan_epoch=90).phase is DrillPhase.ABORTED
+    assert stepped(drill, TAKE_OVER_WITHIN_S - 1).phase is drill.phase
     assert stepped(drill, TAKE_OVER_WITHIN_S + 1).phase is DrillPhase.ABORTED
 
 

@@ -179,6 +179,7 @@ class TestAge:
         assert pools(whole, 12.0)["a", "m"].report is fewer
 
     def test_a_long_silent_agent_is_forgotten(self) -> None:
+        assert len(tick(held(report()), FORGET_S - 1.0, POLICY).agents) == 1
         assert tick(held(report()), FORGET_S, POLICY).agents == {}
 
 

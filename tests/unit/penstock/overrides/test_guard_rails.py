@@ -67,6 +67,7 @@ def test_an_endpoint_may_go_unless_it_is_the_last_of_a_class() -> None:
     assert raised.detail.startswith(f"gpu-1 is the last endpoint of eu-es that serves {MODEL}: drain")
     assert against(drain("eu-de"), drain_endpoint("eu-es", "gpu-1")) is None
     assert classes(against(drain("eu-de"), last)) == ["eu-de+eu-es"], "its agent has not reported the drain yet"
+    assert classes(against(drain("eu-de"), last, now=REPORTED_S - 1.0)) == ["eu-de+eu-es"]
     assert against(drain("eu-de"), last, now=REPORTED_S) is None, "the capacity is what the agent reports now"
 
 

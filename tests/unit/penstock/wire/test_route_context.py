@@ -44,6 +44,7 @@ def verdict(context: RouteContext, *, here: str = "eu-es", session: Session = TO
 
 def test_a_good_one_comes_through_whole() -> None:
     assert verdict(GOOD) == GOOD
+    assert verdict(GOOD, now=NOW + 29.0) == GOOD, "half a minute after it was issued"
 
 
 @pytest.mark.parametrize(
