@@ -136,6 +136,8 @@ class SharedRun:
         """The first part of the response if it is a stream."""
         self._beginning: list[bytes] = []
         self._beginning_bytes = 0
+        self._parts: list[bytes] = []
+        """What has arrived of a response that is no stream."""
         self._is_read = True
         self._is_cut = False
         """Whether the stream has failed, and its last part is the error."""
@@ -222,6 +224,7 @@ class SharedRun:
         found: InternalResponse | None = None
         for _ in range(MAX_TRIES):
             self._hold.again()
+            self._parts.clear()
             try:
                 found = await self._requests.requests.send(head, body, self._on_part)
             except ResponseTooLarge:
@@ -247,9 +250,7 @@ class SharedRun:
     def _on_part(self, part: ResponsePart) -> bool:
         """Send a part of a stream to all clients; returns False for another response."""
         if self._stream is None:
-            if not _is_stream(part):
-                if not self._hold.received(len(part.content)):
-                    part.fail(ResponseTooLarge("the large responses of all runs hold too much memory"))
+            if not _is_stream(part) and not self._is_sent_as_it_arrives(part):
                 return False
             self._stream = part
         for client in self._clients:
@@ -273,6 +274,20 @@ class SharedRun:
             self._clients.remove(client)
             client.end_with_error(_TOO_SLOW)
         self.clients_changed()
+        return True
+
+    def _is_sent_as_it_arrives(self, part: ResponsePart) -> bool:
+        """Keep a part of a response that is no stream. Without room for it, the only client receives the response as a
+        stream, and it is not kept; the requests of several clients run by themselves."""
+        self._parts.append(part.content)
+        if self._hold.received(len(part.content)):
+            return False
+        if len(self._clients) != 1 or part.status >= 500:
+            part.fail(ResponseTooLarge("the large responses of all runs hold too much memory"))
+            return False
+        self._beginning, self._parts = self._parts[:-1], []
+        # So long a beginning that no further client joins.
+        self._beginning_bytes = sum(map(len, self._beginning))
         return True
 
     def _begin(self, client: RunClient) -> None:

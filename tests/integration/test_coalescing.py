@@ -207,7 +207,9 @@ async def test_clients_that_do_not_read_hold_pieces_of_large_responses_and_the_r
         writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(large), large))
 
     bodies = [json.dumps({"model": MODEL, "input": str(number)}).encode() for number in range(2)]
-    async with sharing(tmp_path, embeds_large) as (agent, gpu):
+    release = asyncio.Event()
+    release.set()
+    async with sharing(tmp_path, answers_after(release, embeds_large)) as (agent, gpu):
         held = agent.service._shared_runs._memory.by_tenant
         slow = [await stalled(agent, bodies[0], EMBEDDINGS) for _ in range(2)]
         slow.append(await stalled(agent, bodies[1], EMBEDDINGS))
@@ -216,9 +218,19 @@ async def test_clients_that_do_not_read_hold_pieces_of_large_responses_and_the_r
         await until(lambda: agent.held() == 0)
         assert (largest < 2 * run_memory.PIECE_BYTES, len(gpu.requests)) == (True, 2)
         monkeypatch.setattr(run_memory, "MAX_TENANT_BYTES", 2 * len(large))
-        # There is no room for a third one: its request has a run of its own.
-        assert (await ask(agent, body=b'{"model": "%b", "input": "2"}' % MODEL.encode(), path=EMBEDDINGS)).body == large
-        assert len(gpu.requests) == 4
+        # There is no room for a third one: its only client receives it as it arrives.
+        third = json.dumps({"model": MODEL, "input": "2"}).encode()
+        assert (await ask(agent, body=third, path=EMBEDDINGS)).body == large
+        assert len(gpu.requests) == 3
+        # Of several clients, each has a run of its own.
+        release.clear()
+        several = [await sent(agent, third, path=EMBEDDINGS) for _ in range(2)]
+        await until(lambda: len(gpu.requests) == 4 and shared(agent) == 2)
+        release.set()
+        for client in several:
+            assert (await client.answer()).body == large
+            client.close()
+        assert len(gpu.requests) == 6
         slow.pop().close()
         for client in slow:
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]
