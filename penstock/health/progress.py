@@ -124,9 +124,9 @@ class LongestWaits:
         self.count = 0
         """Number of waits."""
         self._now_s = self._before_s = 0.0
-        self._largest: tuple[float, float] = (0.0, 0.0)
+        self._largest = (0.0, 0.0)
         """The largest recent prefill (s, reference), and its wait (s)."""
-        self._largest_before: tuple[float, float] = (0.0, 0.0)
+        self._largest_before = (0.0, 0.0)
 
     @property
     def longest_s(self) -> float:
