@@ -14,6 +14,8 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
+from penstock.health.recent_waits import LongestWaits
+
 DUE_FACTOR: Final = 4.0
 """A first byte is overdue after this multiple of its expected time. Speed learning limits an observation to the same
 multiple of its expectation. A long prefill alone must not make an endpoint suspect."""
@@ -43,9 +45,6 @@ recent ones took, while it is the only one that is overdue. Answers differ in le
 
 WITNESSES: Final = 2
 """Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable."""
-
-WINDOW_RESPONSES: Final = 32
-"""The longest waits of the last one to two times this number of responses are remembered."""
 
 
 class StallReason(StrEnum):
@@ -115,42 +114,8 @@ class AwaitedResponse(NamedTuple):
     """Prefill (s, reference) of the request; 0 if unknown."""
     longest_s: float = 0.0
     """Longest time (s) to the first byte that the limit of the answer's length permits; inf without a limit."""
-
-
-class LongestWaits:
-    """The longest of an endpoint's recent waits."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Number of waits."""
-        self._now_s = self._before_s = 0.0
-        self._largest = (0.0, 0.0)
-        """The largest recent prefill (s, reference), and its wait (s)."""
-        self._largest_before = (0.0, 0.0)
-
-    @property
-    def longest_s(self) -> float:
-        """The longest wait (s) of the last WINDOW_RESPONSES to twice that number; 0 before the first."""
-        return max(self._now_s, self._before_s)
-
-    def add(self, wait_s: float, prefill_s: float = 0.0) -> None:
-        """Add a wait (s), and the prefill (s, reference) that it contained."""
-        if self.count and self.count % WINDOW_RESPONSES == 0:
-            self._before_s, self._now_s = self._now_s, 0.0
-            self._largest_before, self._largest = self._largest, (0.0, 0.0)
-        self.count += 1
-        if wait_s > self._now_s:
-            self._now_s = wait_s
-        if prefill_s > self._largest[0]:
-            self._largest = prefill_s, wait_s
-
-    def explained_s(self, prefill_s: float) -> float:
-        """The wait (s) that the largest recent prefill explains of a larger one (s, reference); 0 for a smaller one.
-
-        A prefill takes at most as many times longer as it is larger.
-        """
-        largest_s, wait_s = max(self._largest, self._largest_before)
-        return wait_s * prefill_s / largest_s if prefill_s > largest_s > 0.0 else 0.0
+    streams: int = 1
+    """Requests that the agents ran at the endpoint when the request was sent, itself included."""
 
 
 class ProgressTracker:
@@ -191,20 +156,21 @@ class ProgressTracker:
         if since < self._waiting_since:
             self._waiting_since = since
         waited_s = now - since
-        if waited_s < request.expected_s * DUE_FACTOR:
-            return
-        if streaming and waited_s < HISTORY_FACTOR * self._first_chunks.explained_s(request.prefill_s):
-            return
         history = self._first_chunks if streaming else self._answers
         if history.count < MIN_RESPONSES:
             # A first chunk takes no longer than a whole response, and that no longer than a stream of the same answer.
             history = self._answers if streaming else self._streams
+        crowding = history.crowding(request.streams)
+        if waited_s < request.expected_s * DUE_FACTOR * crowding:
+            return
+        if streaming and waited_s < HISTORY_FACTOR * self._first_chunks.explained_s(request.prefill_s):
+            return
         self._overdue_since = min(self._overdue_since, since)
         if waited_s < min(LONG_ANSWER_S, request.longest_s):
             self._maybe_long.add(since)
         else:
             self._has_witness = True
-        if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * history.longest_s:
+        if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * crowding * history.longest_s:
             self._unusual_since = min(self._unusual_since, since)
 
     def waits_for_chunk(self, since: float, expected_s: float, now: float) -> None:
@@ -227,13 +193,13 @@ class ProgressTracker:
         if history.count >= MIN_RESPONSES and now - since >= HISTORY_FACTOR * usual_s:
             self._unusual_since = min(self._unusual_since, since)
 
-    def began(self, waited_s: float, prefill_s: float = 0.0) -> None:
-        """Record a stream without an error, whose first event took `waited_s` (s), with its prefill (s, reference)."""
-        self._first_chunks.add(waited_s, prefill_s)
+    def began(self, waited_s: float, prefill_s: float = 0.0, streams: int = 1) -> None:
+        """Record a stream without an error. See `LongestWaits.add`."""
+        self._first_chunks.add(waited_s, prefill_s, streams)
 
-    def completed(self, duration_s: float, *, streaming: bool) -> None:
-        """Record a complete response that took `duration_s` (s)."""
-        (self._streams if streaming else self._answers).add(duration_s)
+    def completed(self, duration_s: float, *, streaming: bool, streams: int = 1) -> None:
+        """Record a complete response that took `duration_s` (s), of `streams` at once."""
+        (self._streams if streaming else self._answers).add(duration_s, streams=streams)
 
     def resumed(self, silent_s: float) -> None:
         """Record a chunk of a stream after a noticeable silence (s)."""

@@ -209,7 +209,7 @@ class Placement(Reservation[Member]):
             if estimate.ask.max_tokens is not None:
                 most_s = estimate.cost.output_unit_s * estimate.ask.max_tokens * estimate.ask.count
                 longest_s = expected_s * max(1.0, most_s / max(estimate.work.decode_s, 1e-9))
-        return AwaitedResponse(self.since, expected_s, estimate.streaming, self.uncached_s, longest_s)
+        return AwaitedResponse(self.since, expected_s, estimate.streaming, self.uncached_s, longest_s, self.streams)
 
     def mean_streams(self) -> float:
         """Mean of the numbers of requests on the endpoint at creation and now, this request included in both."""

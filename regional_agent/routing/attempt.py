@@ -200,7 +200,7 @@ class LocalAttempt(Placement[Endpoint]):
             self._prefilled()
             self.endpoint.traffic.first_bytes.observe(now - self.since)
             if self.outcome is None:
-                self.endpoint.progress.began(now - self.since, self.uncached_s)
+                self.endpoint.progress.began(now - self.since, self.uncached_s, self.streams)
             try:
                 self._services.chooser.learn_first_byte(self, now)
             except Exception:
@@ -279,7 +279,9 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is not None:
                 endpoint.completed(service_s)
                 if self.outcome is None:
-                    endpoint.progress.completed(now - self.since, streaming=self.estimate.streaming)
+                    endpoint.progress.completed(
+                        now - self.since, streaming=self.estimate.streaming, streams=self.streams
+                    )
                     services.chooser.learn_response(self, now, usage)
             elif self.outcome in _GIVEN_UP and not self._judged_later:
                 endpoint.occupation.abandoned(now)

@@ -199,6 +199,21 @@ def test_a_larger_prompt_than_before_may_take_as_many_times_longer() -> None:
     assert stalled(AFTER_S * HISTORY_SHARE, 0.01)
 
 
+def test_more_requests_at_once_than_before_may_take_as_many_times_longer() -> None:
+    def stalled(now: float, streams: int, streaming: bool) -> bool:
+        tracker = ProgressTracker()
+        for recent in (1, 2, 1):
+            tracker.began(1.5, streams=recent)
+            tracker.completed(1.5, streaming=False, streams=recent)
+        tracker.waits(AwaitedResponse(0.0, 0.1, streaming, streams=streams), now)
+        return stall_of(tracker.take_sample(), [], now, AFTER_S) is not None
+
+    for streaming in (True, False):
+        assert not stalled(1.5 * 5 * HISTORY_FACTOR - 0.1, 10, streaming)
+        assert stalled(1.5 * 5 * HISTORY_FACTOR, 10, streaming)
+        assert stalled(AFTER_S * HISTORY_SHARE, 2, streaming)
+
+
 def test_old_waits_are_forgotten() -> None:
     longest = [with_history(60.0, *[0.1] * later).longest_s for later in range(2 * WINDOW_RESPONSES + 1)]
     assert longest == [60.0] * 2 * WINDOW_RESPONSES + [0.1], "the wait and those of two windows after it"
