@@ -152,6 +152,8 @@ def test_images_cost_pixels_times_steps() -> None:
     cost = Cost(CostUnit.MEGAPIXEL_STEP, 0.0, 0.1)
     work = CostEstimator().estimate(cost, "t", "m", CostInputs(100, pixels=2_000_000, steps=20, count=2))
     assert (work.prefill_s, work.decode_s) == (0.0, pytest.approx(8.0))
+    usual = CostEstimator().estimate(cost, "t", "m", CostInputs(100))
+    assert usual.decode_s == pytest.approx(0.1 * 1.048576 * 30), "1024 x 1024 pixels in 30 steps"
 
 
 def test_speech_costs_its_length_and_plain_requests_cost_one_each() -> None:

@@ -31,6 +31,13 @@ def test_mean_service_time_leaves_its_prior_and_follows_changes() -> None:
     assert mean_s == pytest.approx(3.0, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("completions", "remembered"), [(0, 2), (97, 99), (98, MEMORY_COMPLETIONS), (9_999, MEMORY_COMPLETIONS)]
+)
+def test_a_mean_is_of_the_last_hundred_completions(completions: int, remembered: int) -> None:
+    assert mean_with(1.0, completions, 2.0) == pytest.approx(1.0 + 1.0 / remembered)
+
+
 def test_a_pool_turns_over_at_the_sum_of_its_rates() -> None:
     assert pool_service_s([(8, 2.0)], 9.0) == pytest.approx(2.0)
     assert pool_service_s([(4, 1.0), (4, 4.0)], 9.0) == pytest.approx(8 / 5)
