@@ -47,6 +47,16 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 
+OUTLOOK = """async () => {
+  const { outlook } = await import(new URL("change.js", document.querySelector("script[type=module]").src));
+  return outlook({
+    conditions: [{ text: "20 of 50 requests", is_met: false }, { text: "met", is_met: true }],
+    ends_in_s: 60,
+    waiting: { digest: "0123456789abcdef", place: 1, why: "it waits", begins_in_s: 300 },
+  });
+}"""
+"""What the page says of a rollout, and of a policy that waits for its own."""
+
 Check = Callable[[Page, Planet, str], Awaitable[None]]
 
 
@@ -261,6 +271,13 @@ async def roll_back(page: Page, planet: Planet, token: str) -> None:
     await expect(page.get_by_role("button", name="Halt", exact=True)).to_be_visible()
     await expect(page.get_by_role("button", name="Resume", exact=True)).to_have_count(0)
     await page.screenshot(path=OUT / "rollout.png", full_page=True)
+    outlook = {term: re.sub(r"\s", " ", text) for term, text in await page.evaluate(OUTLOOK)}
+    expected = {
+        "Waits for": "20 of 50 requests; 60 s remain",
+        "Not rolled out": "policy 0123456789ab of the source, number 1 in the queue: it waits; it begins in 5 min at"
+        " the earliest",
+    }
+    assert outlook == expected, outlook
     await act(page, "Roll back", "Roll back", "a try", expected="target_utilisation")
     await expect(page.locator(".phases [aria-current]")).to_have_text("rolled back", timeout=PATIENCE_MS)
     await expect(page.locator("main")).to_contain_text("does not start again by itself", timeout=PATIENCE_MS)
