@@ -309,10 +309,10 @@ def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt
 
 
 def _has_another_here(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:
-    """Whether the request can be sent to another endpoint of the region, which is ready."""
+    """Whether the request can and may be sent to another endpoint of the region, which is ready."""
     tried = context.tried_endpoints | {attempt.endpoint_name}
-    may_send = not (context.request.body_dropped or context.needs_object)
-    return may_send and proxy.router.local.has_another(context, tried)
+    can_send = not (context.request.body_dropped or context.needs_object)
+    return can_send and proxy.router.local.has_another(context, tried) and proxy.retry_budget.allows_one(proxy.clock())
 
 
 def _is_no_answer(context: RequestContext, status: int) -> bool:

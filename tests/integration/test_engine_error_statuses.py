@@ -152,17 +152,18 @@ async def test_a_long_503_is_not_kept(tmp_path: Path, ends: bool) -> None:
         assert (len(gpu.requests), agent.held()) == (1, 0)
 
 
-async def test_an_error_is_forwarded_when_the_retry_budget_is_used_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [401, 403, 404, 500])
+async def test_an_error_is_forwarded_when_the_retry_budget_is_used_up(tmp_path: Path, status: int) -> None:
     async with (
-        engine(fails(500)) as one,
-        engine(fails(500)) as two,
+        engine(fails(status)) as one,
+        engine(fails(status)) as two,
         running_agent(tmp_path, [one.address, two.address]) as agent,
     ):
         budget = agent.proxy.retry_budget
         while budget.withdraw(agent.proxy.clock()):
             pass
         answer = await ask(agent, body=request())
-        assert (answer.status, answer.body) == (500, FAILED)
+        assert (answer.status, answer.body) == (status, FAILED)
         assert len(one.requests) + len(two.requests) == 1
 
 
