@@ -231,7 +231,7 @@ class QueueDispatcher:
         wait_s = self._wait_behind(model, pool, unable, ahead, preempts=not is_batch) if pool.ready else 0.0
         if wait_s == inf:
             wait_s = 0.0
-        # Nobody knows how long a request takes before one has completed, unless the policy states it.
+        # Before a request has completed, only the policy can state how long one takes.
         is_known = pool.is_measured or pool.service_s != DEFAULT_SERVICE_S
         if is_known and now + wait_s > entry.leave_at:
             if not elsewhere:
