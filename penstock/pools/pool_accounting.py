@@ -54,13 +54,18 @@ class PoolTotals(ABC):
         self.in_flight = 0
         """Requests on the endpoints that may take requests, from all agents of the region."""
         self.service_s = service_s
-        self.is_measured = False
+        self._is_measured = False
         """Whether a request of a ready endpoint has completed, so that `service_s` is measured."""
         """Mean time (s) a request holds its slot."""
 
     def has_room_to_eject(self, itself: int = 0) -> bool:
         """Whether outlier detection may eject an endpoint of this pool; `itself` is 1 if that counts as ejected now."""
         return room_to_eject(self.ejected - itself, self.size, self.rules)
+
+    @property
+    def knows_service(self) -> bool:
+        """Whether `service_s` is measured or stated by the policy; otherwise it is the default of all policies."""
+        return self._is_measured or self.service_s != DEFAULT_SERVICE_S
 
     @abstractmethod
     def update_readiness(self) -> None:
@@ -266,5 +271,5 @@ class PoolAccount(PoolTotals, Generic[Member]):
         self.slots = sum([endpoint.view.slots for endpoint in ready])
         self.in_flight = sum([endpoint.view.in_flight for endpoint in ready])
         known = [(endpoint.view.slots, endpoint.service_s) for endpoint in ready if endpoint.service_s is not None]
-        self.is_measured = bool(known)
+        self._is_measured = bool(known)
         self.service_s = pool_service_s(known, self.prior_s)

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 from msgspec import UNSET
 
+from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health import preemption
 from penstock.health.engines import orca
 from penstock.health.engines.engine_kinds import EngineKind
@@ -38,7 +39,6 @@ from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.endpoints.endpoint_versions import EndpointVersions
 from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals, gpu_readings
-from regional_agent.endpoints.probing.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.probing.warm_ups import WarmUps
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower

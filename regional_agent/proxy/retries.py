@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
-from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, RetryReason
+from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, UNAUTHORIZED, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.missing_model import lacks_model
@@ -34,10 +34,6 @@ MAX_SHOWN: Final = 200
 
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
-
-UNAUTHORIZED: Final = frozenset({401, 403})
-"""Statuses of an engine that requires a credential. Engines receive no credential of a client, so that the cause is the
-endpoint if another endpoint serves the request."""
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 _USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED

@@ -41,7 +41,7 @@ def work_estimate_of(
     Args:
         cost: of the model, by policy.
     """
-    model, cost_fields = fields.model, _NO_COST if request.route is None else request.route.cost
+    model, cost_fields = fields.model, cost_fields_of(request)
     size_bytes = len(request.body) if request.whole else request.length or len(request.body)
     cost = cost.on_route(cost_fields)
     inputs = cost_inputs(cost_fields, fields.values, cost.unit, size_bytes)
@@ -58,6 +58,11 @@ def work_estimate_of(
     if session:
         estimate.session = session_key(_scope(estimate), session)
     return estimate
+
+
+def cost_fields_of(request: Request) -> CostFields:
+    """The cost fields of the route of a request."""
+    return _NO_COST if request.route is None else request.route.cost
 
 
 def session_of(request: Request, fields: RequestFields) -> bytes:

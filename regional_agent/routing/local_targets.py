@@ -11,7 +11,6 @@ from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
-from penstock.routes.route import CostFields
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.prefixes.hot_prefixes import SHORTEST, HotPrefixes
@@ -22,6 +21,7 @@ from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.work_estimate import cost_fields_of
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -31,8 +31,6 @@ _NOT_FOUND: Final = Reason.NOT_FOUND
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
 _TOKEN: Final = CostUnit.TOKEN
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
-
-_NO_COST: Final = CostFields()
 
 
 class LocalTargets:
@@ -277,9 +275,9 @@ class LocalTargets:
     def needed_tokens(self, context: RequestContext) -> NeededTokens:
         """Return the context length that a request needs."""
         if context.needed is None:
-            route = context.request.route
-            cost, body = _NO_COST if route is None else route.cost, context.request.body
-            context.needed = needed_tokens(self.chooser.expectations, context.model, context.estimate.ask, body, cost)
+            request, ask = context.request, context.estimate.ask
+            cost = cost_fields_of(request)
+            context.needed = needed_tokens(self.chooser.expectations, context.model, ask, request.body, cost)
         return context.needed
 
     def exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:

@@ -23,7 +23,6 @@ from penstock.fleet.traffic_report import TenantReport
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS
-from penstock.pools.pool_accounting import DEFAULT_SERVICE_S
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -231,9 +230,7 @@ class QueueDispatcher:
         wait_s = self._wait_behind(model, pool, unable, ahead, preempts=not is_batch) if pool.ready else 0.0
         if wait_s == inf:
             wait_s = 0.0
-        # Before a request has completed, only the policy can state how long one takes.
-        is_known = pool.is_measured or pool.service_s != DEFAULT_SERVICE_S
-        if is_known and now + wait_s > entry.leave_at:
+        if pool.knows_service and now + wait_s > entry.leave_at:
             if not elsewhere:
                 has_waited = f"the request arrived {now - context.received_at:.0f} s ago, and "
                 expected = f"the expected wait is {wait_s:.0f} s, which is too long"

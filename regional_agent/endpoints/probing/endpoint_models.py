@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
 from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
@@ -24,9 +25,6 @@ MAX_LISTED = 4096
 """Maximum number of models read from an engine's list."""
 MAX_ADAPTER_FACTS = 32
 """Maximum number of adapters whose revisions are compared, the first by name."""
-
-UNAUTHORIZED = frozenset({401, 403})
-"""Statuses of an engine that denies access."""
 
 UNSUPPORTED = UNAUTHORIZED | {404, 405, 501}
 """Statuses of an engine that has no list of models, or denies access to it where no credential is configured."""

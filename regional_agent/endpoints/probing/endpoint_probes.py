@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.health_check import answer_outcome, unready_because
@@ -13,7 +14,6 @@ from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.asleep_models import without_asleep
 from regional_agent.endpoints.probing.endpoint_models import (
-    UNAUTHORIZED,
     CredentialRejected,
     NotReady,
     fetch_facts,
