@@ -90,17 +90,23 @@ async def test_what_needs_a_silent_store_fails_at_once_until_the_store_responds(
     storages.close()
 
 
+async def tried_when_silent(storage: JobStorage, store: SilentStore, clock: Clock) -> asyncio.Task[str]:
+    """Let a store become silent; returns the operation that is tried at it."""
+    first = asyncio.create_task(find(storage))
+    await until(lambda: store.reads == 1)
+    clock.now += SILENT_S
+    await first
+    tried = asyncio.create_task(find(storage))
+    await until(lambda: store.reads == 2)
+    return tried
+
+
 async def test_a_silent_store_is_logged_once(store: SilentStore, clock: Clock) -> None:
     storages = JobStorages()
     storage = storages.of("file:///store")
     with capture_logs() as logs:
         async with asyncio.timeout(PATIENCE_S):
-            first = asyncio.create_task(find(storage))
-            await until(lambda: store.reads == 1)
-            clock.now += SILENT_S
-            await first
-            tried = asyncio.create_task(find(storage))
-            await until(lambda: store.reads == 2)
+            tried = await tried_when_silent(storage, store, clock)
             for _ in range(10):
                 with pytest.raises(StoreSilent) as raised:
                     await storage.find_record("record", dict)
@@ -115,12 +121,7 @@ async def test_one_operation_is_tried_at_a_silent_store_that_has_free_threads(st
     storages = JobStorages()
     storage = storages.of("file:///store")
     async with asyncio.timeout(PATIENCE_S):
-        first = asyncio.create_task(find(storage))
-        await until(lambda: store.reads == 1)
-        clock.now += SILENT_S
-        await first
-        tried = asyncio.create_task(find(storage))
-        await until(lambda: store.reads == 2)
+        tried = await tried_when_silent(storage, store, clock)
         assert "respond" in await find(storage)
         assert store.reads == 2
         store.responds.set()
