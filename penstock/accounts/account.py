@@ -15,6 +15,9 @@ _TOKEN: Final = CostUnit.TOKEN
 
 _NOTHING: Final = Usage(0, 0)
 
+SWITCHING_PROTOCOLS: Final = 101
+"""Status of an accepted upgrade to a WebSocket."""
+
 
 class Account:
     """What is true of one finished request. Times (s) are by the agent's monotonic clock."""
@@ -53,6 +56,11 @@ class Account:
         self.measured_usage: Usage | None = None
         """The usage that the engine reported for the whole answer; None without such a report."""
 
+    @property
+    def began_answer(self) -> bool:
+        """Whether an answer to the client began, which has a price, or a session on a WebSocket."""
+        return self.status == SWITCHING_PROTOCOLS or (self.first_byte_at is not None and self.status < 400)
+
     def use_tokens(self, estimate: WorkEstimate, reported: Usage | None, delivered: int, *, is_final: bool) -> None:
         """Set the usage of a request whose response began.
 
@@ -87,6 +95,15 @@ class Account:
         if not prompt_tokens:
             prompt_tokens = _tokens(estimate.work.prefill_s, estimate.cost.input_unit_s)
         self.usage = Usage(prompt_tokens, answer_tokens, cached_tokens)
+
+    def use_session_tokens(self, usage: Usage | None, *, is_estimated: bool) -> None:
+        """Set the usage of a session on a WebSocket; None if the engine reported and generated nothing.
+
+        Args:
+            is_estimated: whether a part of the output is counted.
+        """
+        self.usage, self.is_estimated, self.is_output_estimated = usage, is_estimated, is_estimated
+        self.is_input_estimated = usage is not None and not usage.prompt_is_known
 
 
 def _tokens(work_s: float, unit_s: float) -> int:

@@ -80,7 +80,7 @@ def used_amounts(
         amounts.gpu_s = (prompt_tokens * cost.input_unit_s + usage.answer_tokens * cost.output_unit_s) * gpus
     elif account.first_byte_at is not None:
         amounts.gpu_s = (work.prefill_s + work.decode_s) * gpus
-    if price is not None and account.first_byte_at is not None and account.status < 400:
+    if price is not None and account.began_answer:
         amounts.money = price.amount(
             amounts.input_tokens,
             amounts.cached_tokens,

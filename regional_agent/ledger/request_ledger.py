@@ -224,7 +224,7 @@ class RequestLedger:
             if usage is not None:
                 input_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
                 output_tokens = usage.answer_tokens
-            if charges and account.first_byte_at is not None and account.status < 400 and self._prices is not None:
+            if charges and account.began_answer and self._prices is not None:
                 rate = self._prices.of(name, context.priority)
                 if rate is not None:
                     units = cost_units(estimate.cost, estimate.work.decode_s) if rate.unit else 0.0

@@ -78,7 +78,8 @@ def request_fields(request: Request) -> RequestFields | Refusal:
             return json_problem(request) or classify(request.body)
     model = named_model(request)
     if model is None:
-        return Refusal(Reason.BAD_REQUEST, "the request names no model; send its name in an x-model header")
+        remedy = "add `?model=NAME` to its URL" if request.upgrade else "send its name in an x-model header"
+        return Refusal(Reason.BAD_REQUEST, f"the request names no model; {remedy}")
     if isinstance(model, Refusal):
         return model
     return RequestFields(model, stream=bool(request.upgrade))

@@ -23,16 +23,19 @@ class Tunnel:
         upstream: UpstreamConnection,
         now: float,
         on_end: Callable[[], None],
+        on_engine_text: Callable[[bytes], None],
     ) -> None:
         """Connect both sides. `now` by the agent's clock (s).
 
-        `on_end` is called when both have half-closed, or when the engine's end `breaks_off`.
+        Args:
+            on_end: called when both have half-closed, or when the engine's end `breaks_off`.
+            on_engine_text: receives the engine's text messages (`FollowedFrames`).
         """
         self._client = client
         self._upstream = upstream
         self._on_end = on_end
         self._messages: ClientMessages | None = None
-        self._frames, self._client_frames = FollowedFrames(), FollowedFrames()
+        self._frames, self._client_frames = FollowedFrames(on_engine_text), FollowedFrames()
         self._events: list[bytes] = []
         """Frames for the client that wait for the end of a message of the engine."""
         self._error_event: Callable[[Refusal], bytes] | None = None
@@ -67,6 +70,11 @@ class Tunnel:
     def breaks_off(self) -> bool:
         """Whether neither side has said that the connection ends: an end of the engine's data is then a failure."""
         return not (self._frames.closed or self._client_frames.closed or self._client_done or self._closed)
+
+    @property
+    def engine_closed(self) -> bool:
+        """Whether the engine has sent a Close frame."""
+        return self._frames.closed
 
     @property
     def close_code(self) -> int:

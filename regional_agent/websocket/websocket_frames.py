@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 CONTINUATION: Final = 0x0
@@ -22,6 +23,10 @@ registry of IANA). 1012 and 1013 announce a restart or overload, and are orderly
 
 MAX_CONTROL_BYTES: Final = 125
 """Maximum payload (bytes) of a control frame."""
+
+MAX_TEXT_BYTES: Final = 256 * 1024
+"""Maximum size (bytes) of a text message that is read while it is followed. The end of a response in a session contains
+its text, but no audio."""
 
 _FIN, _RESERVED, _COMPRESSED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x40, 0x0F, 0x80, 0x7F
 
@@ -103,12 +108,21 @@ def _frame(opcode: int, payload: bytes) -> bytes:
 
 
 class FollowedFrames:
-    """Follows the frames of one side, to find its end, and where frames of the agent may be added."""
+    """Follows the frames of one side: its end, its text messages, and where frames of the agent may be added."""
 
-    __slots__ = ("_code", "_head", "_in_message", "_left", "closed")
+    __slots__ = ("_code", "_head", "_in_message", "_in_text", "_left", "_on_text", "_reads", "_text", "closed")
 
-    def __init__(self) -> None:
-        """Start before the first frame."""
+    def __init__(self, on_text: Callable[[bytes], None] | None = None) -> None:
+        """Start before the first frame.
+
+        Args:
+            on_text: receives each complete text message of a server of up to MAX_TEXT_BYTES that is not compressed.
+        """
+        self._on_text = on_text
+        self._text = bytearray()
+        """The text message that arrives."""
+        self._reads = self._in_text = False
+        """Whether the message that arrives is read, and whether the payload that arrives belongs to it."""
         self._head = bytearray()
         """The part of an incomplete frame head that has arrived."""
         self._left = 0
@@ -145,6 +159,8 @@ class FollowedFrames:
         while at < size and not self.closed:
             if self._left:
                 step = min(self._left, size - at)
+                if self._in_text:
+                    self._text += data[at : at + step]
                 self._left -= step
                 at += step
             else:
@@ -163,10 +179,31 @@ class FollowedFrames:
                 if head.opcode == CLOSE and not head.undefined:
                     self._code = bytearray()
                 self.closed = head.opcode == CLOSE or head.opcode not in OPCODES or head.undefined
-                if not head.is_control:
-                    self._in_message = not head.final
+                self._begin_payload(head)
             if not self._left and not self._in_message and not self.closed:
                 found = at
+                if self._in_text:
+                    self._end_text()
         if self._code is not None and len(self._code) < 2:
             self._code += data[at : at + 2]
         return found
+
+    def _begin_payload(self, head: FrameHead) -> None:
+        if head.is_control:
+            self._in_text = False
+            return
+        self._in_message = not head.final
+        if head.opcode != CONTINUATION:
+            self._text.clear()
+            self._reads = self._on_text is not None and head.opcode == TEXT and not head.reserved
+        if len(self._text) + head.length > MAX_TEXT_BYTES:
+            self._text.clear()
+            self._reads = False
+        self._in_text = self._reads
+
+    def _end_text(self) -> None:
+        message = bytes(self._text)
+        self._text.clear()
+        self._reads = self._in_text = False
+        if self._on_text is not None:
+            self._on_text(message)

@@ -19,6 +19,8 @@ from penstock.policy.residency import ResidencyRule
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.websocket.websocket_frames import BINARY, CLOSE, GOING_AWAY, PROTOCOL_ERROR, TEXT
+from tests.integration.test_answer_accounts import meter, metered
+from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, answers
@@ -300,6 +302,90 @@ async def test_an_engine_that_fails_within_a_tunnel_is_charged(
         client.close()
         await until(lambda: agent.counted() == {outcome: 1})
         assert agent.held() == 0
+
+
+async def test_a_session_without_a_model_is_refused_with_a_remedy_that_browsers_have(tmp_path: Path) -> None:
+    async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(UPGRADE.replace(b"?model=" + MODEL.encode(), b"") + b"\r\n")
+        answer = await client.answer()
+        assert (answer.status, gpu.heads) == (400, [])
+        assert b"?model=NAME" in answer.body
+
+
+DELTA = b'{"type": "response.output_text.delta", "delta": "hello"}'
+REPORT = b'{"type": "response.done", "response": {"usage": {"input_tokens": 10, "output_tokens": 20}}}'
+FAILURE = b'{"type": "error", "error": {"type": "server_error", "message": "out of memory"}}'
+INVALID = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}'
+
+
+@pytest.mark.parametrize(
+    ("messages", "tokens"),
+    [
+        ((DELTA, REPORT, DELTA, DELTA, REPORT), (20, 0, 40, 0)),
+        ((DELTA, REPORT, DELTA, DELTA), (10, 0, 22, 1)),
+        ((DELTA,), (0, 0, 1, 1)),
+        ((), (0, 0, 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_the_tokens_of_a_session_are_metered(
+    tmp_path: Path, messages: tuple[bytes, ...], tokens: tuple[int, int, int, int], leaves: bool
+) -> None:
+    """At the serving agent, and in the ledger of the entry with their price, whichever side ends the session."""
+    ledger = ledger_in(tmp_path)
+    async with (
+        websocket_engine() as gpu,
+        running_agent(tmp_path / "es", [gpu.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [], plan=AWAY, peers={"eu-es": server.peer}, ledger=ledger) as agent,
+    ):
+        meter(server)
+        client, status, _ = await upgrade(agent)
+        assert status == 101
+        for message in messages:
+            gpu.writer.write(frame(message, mask=b""))
+            assert await read_frame(client.reader) == (TEXT, message)
+        if not leaves:
+            gpu.writer.write(frame(b"\x03\xe8", CLOSE, mask=b""))
+            assert (await read_frame(client.reader))[0] == CLOSE
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1} and server.held() == 0)
+        await until(lambda: metered(server) == tokens)
+    (record,) = records_in(tmp_path)
+    assert (record.input_tokens, record.output_tokens, record.is_estimated) == (tokens[0], tokens[2], bool(tokens[3]))
+    assert round(record.price, 9) == round(tokens[0] * 3e-6 + tokens[2] * 10e-6 + 0.01, 9)
+
+
+@pytest.mark.parametrize(
+    ("messages", "outcome"),
+    [
+        ((FAILURE,), "engine_error"),
+        ((DELTA, FAILURE), "engine_error"),
+        ((INVALID,), "client_error"),
+        ((FAILURE, DELTA), "ok"),
+    ],
+)
+async def test_an_error_before_the_close_of_an_engine_is_the_outcome(
+    tmp_path: Path, messages: tuple[bytes, ...], outcome: str
+) -> None:
+    async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client, _, _ = await upgrade(agent)
+        gpu.writer.write(b"".join(frame(message, mask=b"") for message in messages))
+        gpu.writer.write(frame(b"\x03\xe8", CLOSE, mask=b""))
+        for message in messages:
+            assert await read_frame(client.reader) == (TEXT, message)
+        assert (await read_frame(client.reader))[0] == CLOSE
+        client.close()
+        await until(lambda: agent.counted() == {outcome: 1})
+
+
+async def test_an_error_within_a_session_is_no_failure(tmp_path: Path) -> None:
+    async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client, _, _ = await upgrade(agent)
+        gpu.writer.write(frame(FAILURE, mask=b""))
+        assert await read_frame(client.reader) == (TEXT, FAILURE)
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1})
 
 
 async def test_a_client_that_closes_a_tunnel_ends_it(tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ _USAGE_OF_MEDIA: Final = UsageFields(
     cached_tokens=("/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"),
 )
 """OpenAI names the tokens of images and audio like those of Responses; vLLM names them like those of chats."""
+_USAGE_OF_SESSIONS: Final = UsageFields(
+    objects=("/usage", "/response/usage"),
+    prompt_tokens=("/prompt_tokens", "/input_tokens"),
+    answer_tokens=("/completion_tokens", "/output_tokens"),
+    cached_tokens=("/prompt_tokens_details/cached_tokens", "/input_token_details/cached_tokens"),
+)
+"""OpenAI states the usage of a response in `response.done`, vLLM that of a transcription in `transcription.done`."""
 _STEPS: Final = ("/steps", "/num_inference_steps")
 
 _IN_UPLOAD: Final = (ModelLocation(ModelSource.FORM, "model"), *IN_BODY, *BESIDE_BODY)
@@ -138,6 +145,7 @@ OPENAI_ROUTES: Final = (
         model=BESIDE_BODY,
         body=BodyKind.NONE,
         stream=StreamKind.WEBSOCKET,
+        usage=_USAGE_OF_SESSIONS,
         message_model=("/session/model", "/model", "/response/model"),
     ),
     *not_offered(

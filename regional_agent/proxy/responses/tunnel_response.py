@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
+from penstock.accounts.account import SWITCHING_PROTOCOLS, Account
+from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure
+from penstock.accounts.session_messages import SessionMessages
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
@@ -55,7 +56,8 @@ class TunnelResponse:
         self._close_code = 0
         """Status code of the Close frame that the client's data causes (RFC 6455, section 7.4); 0 without one."""
         self._is_idle = False
-        self.tunnel = Tunnel(client, upstream, proxy.clock(), self._half_closed)
+        self._messages = SessionMessages(proxy.answer_formats.of(context.request.route))
+        self.tunnel = Tunnel(client, upstream, proxy.clock(), self._half_closed, self._messages.read)
 
     def accept(self, headers: list[Header]) -> None:
         """Send the acceptance of the upgrade, with the engine's `headers`, and forward bytes from here on."""
@@ -152,11 +154,18 @@ class TunnelResponse:
         return Outcome.OK if failure.reason is Reason.DEADLINE_PASSED else outcome_of_failure(failure.reason)
 
     def outcome_without_client(self) -> Outcome:
-        """The outcome for a client that has disconnected, which is how a tunnel ends, unless its engine has failed."""
-        if self.tunnel.close_code not in SERVER_FAILURES:
+        """The outcome for a client that has disconnected, which is how a tunnel ends, unless its engine has failed.
+
+        An error before the engine's Close frame is why the engine ended the session; after other errors it goes on.
+        """
+        if self.tunnel.close_code in SERVER_FAILURES:
+            self._attempt.failed(Outcome.ENGINE_CUT)
+            return Outcome.ENGINE_CUT
+        error = self._messages.error
+        if error is None or not self.tunnel.engine_closed:
             return Outcome.OK
-        self._attempt.failed(Outcome.ENGINE_CUT)
-        return Outcome.ENGINE_CUT
+        self._attempt.erred(error)
+        return outcome_of_error(error)
 
     @property
     def keep_alive(self) -> bool:
@@ -174,7 +183,8 @@ class TunnelResponse:
 
     def settle(self, account: Account) -> None:
         """Set what was forwarded. An idle tunnel ends without a reason, as one that its client ends."""
-        account.status = 101
+        account.status = SWITCHING_PROTOCOLS
         account.received_bytes, account.sent_bytes = self.tunnel.received_bytes, self.tunnel.sent_bytes
+        account.use_session_tokens(self._messages.usage, is_estimated=self._messages.is_estimated)
         if self._is_idle:
             account.reason = ""

@@ -26,6 +26,13 @@ def account(outcome: Outcome, usage: Usage | None = None, status: int = 200) -> 
     return found
 
 
+def session(usage: Usage) -> Account:
+    """The account of a WebSocket."""
+    found = Account(Outcome.OK, "", 101, None, 3.0)
+    found.usage = usage
+    return found
+
+
 def numbers(of: Amounts) -> tuple[float, ...]:
     return of.requests, of.input_tokens, of.cached_tokens, of.output_tokens, of.gpu_s, of.money
 
@@ -66,8 +73,20 @@ USED = Usage(100, 20, 40)
         (account(Outcome.CLIENT_LEFT, status=0), None, False, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
         (account(Outcome.CLIENT_LEFT, status=0), 0.5, True, (1.0, 0.0, 0.0, 0.0, 0.5, 0.0)),
         (account(Outcome.CLIENT_ERROR, status=400), 0.1, True, (1.0, 0.0, 0.0, 0.0, 0.1, 0.0)),
+        (session(USED), 1.5, True, (1.0, 100.0, 40.0, 20.0, 1.5, 127.0)),
     ],
-    ids=["served", "left", "forwarded", "cut", "stalled", "refused", "left the queue", "left early", "its own error"],
+    ids=[
+        "served",
+        "left",
+        "forwarded",
+        "cut",
+        "stalled",
+        "refused",
+        "left the queue",
+        "left early",
+        "its own error",
+        "session",
+    ],
 )
 def test_what_was_used_follows_from_the_account(
     of: Account, gpu_s: float | None, started: bool, expected: tuple[float, ...]
