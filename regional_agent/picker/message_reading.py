@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
@@ -19,6 +20,14 @@ VIA_UPSTREAM: Final = "via_upstream"
 
 _NOT_OF_CLIENTS: Final = (b"x-gateway-destination-endpoint", b"x-envoy-")
 """Headers of the endpoint picker protocol, and headers by which clients would set the retries and timeouts of Envoy."""
+
+_FAULTS_OF_CLIENT: Final = {
+    400: Reason.BAD_REQUEST,
+    408: Reason.REQUEST_TIMEOUT,
+    413: Reason.BODY_TOO_LARGE,
+    431: Reason.HEAD_TOO_LARGE,
+}
+"""Statuses with which Envoy responds to a client whose head or body is malformed, does not arrive, or is too large."""
 
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -107,6 +116,20 @@ def read_response_head(received: Sequence[Header]) -> ResponseHead | None:
 def own_response_of_envoy(message: ProcessingRequest) -> str:
     """Return why Envoy itself responded, and no endpoint did; empty for the response of an endpoint, or if unknown."""
     return "" if message.code_details.startswith(VIA_UPSTREAM) else message.code_details
+
+
+def fault_of_client(message: ProcessingRequest) -> Refusal | None:
+    """Return the refusal of a request that Envoy could not receive from its client; None for its other responses."""
+    reason = _FAULTS_OF_CLIENT.get(status_of(message.headers))
+    return Refusal(reason, f"the request could not be received whole: {message.code_details}") if reason else None
+
+
+def refusal_by_envoy(message: ProcessingRequest) -> Refusal:
+    """Return the refusal of a request to which Envoy itself responds before it has a target."""
+    if status_of(message.headers) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Refusal(Reason.NONE_READY, f"Envoy has refused the request: {message.code_details}")
+    malformed = Refusal(Reason.BAD_REQUEST, f"Envoy does not accept such a request: {message.code_details}")
+    return fault_of_client(message) or malformed
 
 
 def _keep_name(name: bytes) -> bool:

@@ -56,13 +56,6 @@ _TIMEOUTS: Final = ("upstream_response_timeout", "upstream_per_try_timeout")
 _NO_CONNECTION: Final = "connection_failure"
 """Part of these details if no endpoint received the request."""
 
-_FAULTS_OF_CLIENT: Final = {
-    400: Reason.BAD_REQUEST,
-    408: Reason.REQUEST_TIMEOUT,
-    413: Reason.BODY_TOO_LARGE,
-}
-"""Statuses with which Envoy responds to a client whose body is malformed, does not arrive, or is too large for it."""
-
 _S = StreamState
 
 log = structlog.get_logger()
@@ -255,7 +248,7 @@ class PickedRequest:
         now = proxy.clock()
         details = message_reading.own_response_of_envoy(message)
         if details:
-            self._end_for_envoy(details, message_reading.status_of(message.headers))
+            self._end_for_envoy(details, message)
             return
         head = message_reading.read_response_head(message.headers)
         if head is not None and talk.is_grpc:
@@ -339,11 +332,11 @@ class PickedRequest:
         self._attempt = local.services.reserve(context, endpoint, attempt.kind, now)
         self._sent_at = now
 
-    def _end_for_envoy(self, details: str, status: int) -> None:
+    def _end_for_envoy(self, details: str, message: ProcessingRequest) -> None:
         """Respond instead of Envoy, which has a response of its own: `details` is its reason."""
-        reason = _FAULTS_OF_CLIENT.get(status)
-        if reason is not None:
-            self._refuse(Refusal(reason, f"the request could not be received whole: {details}"))
+        refusal = message_reading.fault_of_client(message)
+        if refusal is not None:
+            self._refuse(refusal)
             return
         attempt = self._attempt
         if attempt is not None and details.startswith(_TIMEOUTS):

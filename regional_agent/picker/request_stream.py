@@ -99,6 +99,8 @@ class RequestStream:
             self._on_body(request, message.body, ends=message.ends or self._talk.request_mode == BUFFERED)
         elif kind == REQUEST_TRAILERS and request is not None:
             self._on_trailers(request)
+        elif picked is None and kind == RESPONSE_HEADERS and message_reading.own_response_of_envoy(message):
+            self._refuse(message_reading.refusal_by_envoy(message), request)
         elif picked is None:
             raise InvalidTransition(f"field {kind} in state {self._talk.state.value}")
         elif kind == RESPONSE_HEADERS:

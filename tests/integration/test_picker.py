@@ -24,6 +24,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.wire.identity import ProcessRole, SpiffeId, TrustBundle
+from regional_agent.jobs.api import job_paths
 from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
 from regional_agent.picker.grpc_stream import (
     FAILED_PRECONDITION,
@@ -111,6 +112,23 @@ async def test_a_streamed_chat_through_envoy_is_placed_and_accounted_by_the_agen
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
     assert [(line["outcome"], line["status"], line["input_tokens"]) for line in lines] == [("ok", 200, 7)] * 4
+
+
+async def test_clients_of_http_1_0_are_served(tmp_path: Path) -> None:
+    """As nginx is, unless `proxy_http_version` says otherwise."""
+    async with (
+        engine(streams) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        for request in (post(BODY), post(BODY).replace(b"Host: test\r\n", b"")):
+            client = await RawClient.connect(front)
+            client.send(request.replace(b"HTTP/1.1", b"HTTP/1.0"))
+            response = await client.until_cut()
+            assert response.startswith(b"HTTP/1.0 200 ")
+            assert response.endswith(b"\r\n\r\n" + b"".join(EVENTS))
+        await until(lambda: agent.counted() == {"ok": 2.0})
 
 
 def merged(into: Any, more: Any) -> Any:
@@ -203,6 +221,10 @@ async def test_refusals_reach_the_client_in_the_format_of_the_api_and_no_engine(
             (post(b"{", bearer("a")), 400, "bad_request"),
             (post(b"x" * 70_000, bearer("a")), 413, "body_too_large"),
             (post(BODY, bearer("a"), path="/v1/nothing"), 404, "not_found"),
+            # Envoy itself refuses these.
+            (post(BODY, bearer("a")).replace(b"Host: test\r\n", b""), 400, "bad_request"),
+            (post(BODY, bearer("a"), path="/v1/chat/completions#a"), 400, "bad_request"),
+            (post(b"", "Connection: upgrade", "Upgrade: websocket"), 400, "bad_request"),
         ):
             assert await refused(front, request) == (status, reason)
         assert gpu.requests == []
@@ -492,6 +514,10 @@ async def test_a_region_without_endpoints_forwards_what_enters_through_envoy(tmp
         await until(lambda: server.counted() == origin.counted() == {"ok": 1.0})
 
 
+STORED = sorted({f"/v1/{collection.decode()}" for collection, _, _ in job_paths._METHODS})
+"""The collections of the job APIs."""
+
+
 @pytest.mark.parametrize("host", ["api.example.com", "eu.api.example.com"])
 async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: str, tmp_path: Path) -> None:
     """Without a picker, since the agent checks these requests itself."""
@@ -515,8 +541,9 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
             for request, status in (
                 (post(BODY, "x-penstock-route: forged", path="/v1/files"), 200),
                 (post(BODY, path="/v1/batches/batch_1/cancel?a=b"), 200),
-                (post(BODY, path="/v1/messages/batches"), 200),
+                *((post(BODY, path=path), 200) for path in STORED),
                 (post(BODY, "Prefer: respond-async"), 200),
+                (post(BODY, "Prefer: wait=5, respond-async", path="/api/chat"), 200),
                 (b"\r\n".join([b"GET /v1/realtime?model=m HTTP/1.1", b"Host: test", *offer, b"", b""]), 101),
             ):
                 client = await RawClient.connect(front)
@@ -526,8 +553,9 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
         assert [each.head.split(b" ")[1] for each in own.requests] == [
             b"/v1/files",
             b"/v1/batches/batch_1/cancel?a=b",
-            b"/v1/messages/batches",
+            *(path.encode() for path in STORED),
             b"/v1/chat/completions",
+            b"/api/chat",
             b"/v1/realtime?model=m",
         ]
         assert own.requests[0].body == BODY

@@ -372,6 +372,40 @@ async def test_refusals_are_immediate_responses(tmp_path: Path, messages: list[A
         assert "x-request-id" in set_headers(stream.sent[0].immediate_response.headers)
 
 
+@pytest.mark.parametrize(
+    ("before", "status", "details", "refused"),
+    [
+        ([], 400, "missing_host_header", (400, "bad_request")),
+        ([], 400, "path_normalization_failed", (400, "bad_request")),
+        ([], 403, "upgrade_failed", (400, "bad_request")),
+        ([], 431, "http1.headers_too_large", (431, "head_too_large")),
+        ([], 503, "overload", (503, "none_ready")),
+        ([head(BEARER), body(CHAT[:9], ends=False)], 400, "http1.codec_error", (400, "bad_request")),
+        ([head(BEARER), body(CHAT[:9], ends=False)], 408, "stream_idle_timeout", (408, "request_timeout")),
+    ],
+)
+async def test_what_envoy_refuses_before_it_has_a_target_is_an_error_in_the_format_of_the_api(
+    tmp_path: Path, before: list[Any], status: int, details: str, refused: tuple[int, str]
+) -> None:
+    async with picking(tmp_path, anonymous=None) as agent:
+        add_tenant(agent, Tenant("t", "open", key("secret")))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(*before, response_head(status, details=details))
+        assert stream.refused == refused
+        stream.stream.close()
+
+
+@pytest.mark.parametrize("details", ["", "via_upstream"])
+async def test_a_response_of_an_endpoint_that_the_picker_has_not_named_is_no_answer(
+    tmp_path: Path, details: str
+) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        with pytest.raises(InvalidTransition):
+            stream.receive(response_head(200, details=details))
+        stream.stream.close()
+
+
 async def test_a_forbidden_region_and_a_used_up_budget_refuse_before_the_body(tmp_path: Path) -> None:
     only_us = ResidencyRule("us", data_classes=frozenset({"personal"}), allow=frozenset({"us-east"}))
     tenant = Tenant("t", "open", key("secret"), quota=Quota(None, None, 1))
@@ -450,6 +484,7 @@ MESSAGES: list[Any] = [
     response_head(503, ends=True),
     response_head(0),
     response_head(200, details="no_healthy_upstream"),
+    response_head(408, details="stream_idle_timeout"),
     response_head(200, served="10.9.9.9:1"),
     response_body(ANSWER),
     response_body(ANSWER, ends=True),
