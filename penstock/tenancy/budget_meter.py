@@ -135,8 +135,8 @@ class BudgetMeter:
         """Time (s) until which requests may wait for a lease."""
         self._asked = 0.0
         """Amount that requests asked for since the last report; of concurrent requests, the refused ones."""
-        self._usual = 1.0
-        """Amount of a usual request."""
+        self._usual = 0.0
+        """Amount of a usual request, or of the last one that awaits a lease; 0 before the first one."""
         self._peak = self._demand = 0.0
         self.use_budget(budget, now)
 
@@ -196,7 +196,7 @@ class BudgetMeter:
                 self._peak = self.held
         else:
             self._asked += amount
-            self._usual += (amount - self._usual) / USUAL_REQUESTS
+            self._usual += (amount - self._usual) / (USUAL_REQUESTS if self._usual else 1.0)
             self._rest = self.rest(now) - amount
             self._rest_at = now
 
@@ -205,7 +205,11 @@ class BudgetMeter:
         if now - self.used_at >= PAUSE_S:
             self._first_until = now + FIRST_LEASE_S
         self._asked += amount
-        self._usual += (amount - self._usual) / USUAL_REQUESTS
+        if self.waits_for_lease(amount, now):
+            # The next lease is to admit it, however unusual it is.
+            self._usual = min(amount, self._full)
+        else:
+            self._usual += (amount - self._usual) / USUAL_REQUESTS
         self.used_at = now
 
     def settle(self, reserved: float, actual: float, now: float) -> None:

@@ -288,9 +288,10 @@ class FleetBudgets:
         target = budget.target(account, reserve)
         missing = target - account.unspent - account.granted
         kept = max(reserve, self._withheld(budget, now))
-        amount = min(missing, budget.available + account.held - account.leased - kept)
-        # A multiple of a power of two, so that the sums of amounts are exact, and ten requests are ten.
-        amount = max(0.0, round(amount * QUANTUM) / QUANTUM)
+        amount = min(ceil(missing * QUANTUM), (budget.available + account.held - account.leased - kept) * QUANTUM)
+        # A multiple of a power of two, so that the sums of amounts are exact, and ten requests are ten. What is missing
+        # is rounded up: a little less than a request needs admits none.
+        amount = max(0.0, round(amount) / QUANTUM)
         budget.grant(account, amount)
         surplus = 0.0 if amount else budget.surplus(account, target)
         is_short = budget.is_short(account)

@@ -7,6 +7,7 @@ by the same rules: the leader does not grant what an agent without a lease may s
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 from zlib import crc32
 
@@ -32,7 +33,7 @@ _SMALLEST: Final = {
     BudgetUnit.TOKENS: 3_000.0,
     BudgetUnit.GPU_SECONDS: 1.0,
 }
-"""Smallest useful part of the reserve by unit: about one request."""
+"""Smallest useful part of the reserve by unit: about one request. Money has no reserve: it would stay unused."""
 
 
 class AgentRank(msgspec.Struct, frozen=True):
@@ -70,4 +71,4 @@ def reserved_part(budget: Budget, agents: int) -> float:
     part = whole(budget) * RESERVE / agents
     if budget.unit in WHOLE:
         part = float(int(part))
-    return part if part >= _SMALLEST.get(budget.unit, 0.0) else 0.0
+    return part if part >= _SMALLEST.get(budget.unit, inf) else 0.0

@@ -357,14 +357,22 @@ class TenantBudgets:
             return
         for meter in budgets.meters:
             if meter.unspent < meter.low:
-                self._woken = True
-                self._leases.wake()
+                self._wake()
                 return
 
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._leases.wake()
+
     def _refuse(self, budgets: SenderBudgets, meter: BudgetMeter, amounts: Amounts, now: float) -> Refusal:
-        self._wake_if_low(budgets)
+        amount = meter.amount_of(amounts)
+        if meter.waits_for_lease(amount, now):
+            self._wake()
+        else:
+            self._wake_if_low(budgets)
         wall = self.wall_clock()
-        found = exceeded(budgets, meter, meter.amount_of(amounts), now, wall)
+        found = exceeded(budgets, meter, amount, now, wall)
         self.refusals.add(found, wall)
         self.refused[found.unit] += 1
         return Refusal(

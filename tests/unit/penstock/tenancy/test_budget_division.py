@@ -320,7 +320,7 @@ def test_a_leader_that_is_lost_under_pressure_lets_nothing_be_exceeded() -> None
         (BudgetUnit.REQUESTS, 3 * 16.0, 0.0),
         (BudgetUnit.INPUT_TOKENS, 3 * 15.25, 0.0),
         (BudgetUnit.GPU_SECONDS, 3 * 15.25, 0.0),
-        (BudgetUnit.MONEY_PER_DAY, 3 * 61.0 * 0.05 / 4, 3 * 61.0 * 0.03 / 4),
+        (BudgetUnit.MONEY_PER_DAY, 3 * 61.0 * 0.05 / 4, 0.0),
     ],
 )
 def test_what_agents_may_still_use_that_do_not_know_of_the_use_is_not_granted(

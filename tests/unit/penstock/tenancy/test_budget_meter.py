@@ -157,10 +157,21 @@ class TestWithLeader:
             of.settle(amount, 0.0, 1.0)
         assert of.use(1, 1.0).used >= 0.0, "the leader refuses a whole report with a negative amount"
 
-    def test_a_refused_request_is_one_eighth_of_the_usual_amount(self) -> None:
-        of = meter(BudgetUnit.TOKENS, limit=1000.0, amount=0.0)
-        assert not admitted(of, 17.0, 0.0)
-        assert of.use(1, 1.0).request_amount == 1.0 + 16.0 / 8.0
+    def test_the_first_request_is_the_usual_amount_and_later_ones_are_an_eighth_of_it(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=1000.0, amount=500.0)
+        for amount in (0.01, 16.01):
+            of.take(amount, 0.0)
+        assert of.use(1, 1.0).request_amount == pytest.approx(0.01 + 16.0 / 8.0)
+
+    def test_a_refused_request_that_the_next_lease_can_admit_is_the_usual_amount(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=1000.0, amount=10.0)
+        of.take(1.0, 0.0)
+        for amount, usual in ((17.0, 17.0), (12.0, 12.0), (5000.0, 500.0)):
+            assert not admitted(of, amount, 0.0)
+            assert of.use(1, 1.0).request_amount == usual
+        of.apply(BudgetLease(of.key, 2, 0.0, 10.0, 1.0, rest=9.0), 1.0)
+        assert not admitted(of, 5000.0, 1.0)
+        assert of.use(1, 1.0).request_amount == 500.0 + 4500.0 / 8.0
 
     def test_the_rest_for_clients_grows_up_to_the_burst(self) -> None:
         of = meter(limit=60.0, amount=10.0)

@@ -6,8 +6,11 @@ from collections import deque
 from random import Random
 from typing import Any
 
+import pytest
+
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
+from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from penstock.policy.kinds.tenants import Tenant
@@ -22,7 +25,9 @@ from tests.support.budget_fleet import BudgetFleet
 PLACES = BudgetKey("team", "", BudgetUnit.CONCURRENT_REQUESTS, "")
 REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
 COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
-POLICY = Policy({}, {"m": Model("m", cost=COST)}, {}, ())
+PRICES = Prices("p", 0.0, "EUR", (ModelPrice("m", per_million_output_tokens=1e6),))
+POLICY = Policy({}, {"m": Model("m", cost=COST)}, {}, (), prices=(PRICES,))
+"""An output token costs 1."""
 
 
 class Fleet:
@@ -51,6 +56,19 @@ class Fleet:
     def _agents_in(self, region: str) -> int:
         return len(REGIONS[region]) if region else 10
 
+    def spend(self, cost: float) -> tuple[int, int]:
+        """Send requests of a cost to one agent, each up to ten times at intervals of half a second, until one is
+        refused each time; the number of those that were served, and the largest number of refusals of one."""
+        served = most = refusals = 0
+        while refusals < 10:
+            if self.ask("eu/a", cost, cost):
+                served, most, refusals = served + 1, max(most, refusals), 0
+                self.settle()
+            else:
+                refusals += 1
+                self.fleet.run(0.5, lambda now: None)
+        return served, most
+
     def ask(self, name: str, tokens: float = 0.0, actual: float = 1.0, holds_s: float = 0.0) -> bool:
         """Send a request whose estimate is `tokens`, and which uses `actual` of the budget; whether it is admitted."""
         now = self.fleet.now
@@ -70,7 +88,7 @@ class Fleet:
                 self.running.append((ends_at, reserved, actual))
                 continue
             amounts = Amounts()
-            amounts.output_tokens = actual
+            amounts.output_tokens = amounts.money = actual
             reserved.settle(amounts, self.fleet.now)
 
     @property
@@ -186,3 +204,17 @@ def test_a_new_leader_grants_nothing_until_agents_have_reported_all_that_they_ho
         b.take(PLACES, budget, fleet.now)
         fleet.exchange("eu/b")
     assert 7.0 + b.meters[PLACES].used <= 12.0
+
+
+@pytest.mark.parametrize(("limit", "cost"), [(0.0101, 0.0004), (0.01, 0.003), (5.0, 0.02), (5.0, 0.3), (5.0, 1.5)])
+def test_what_is_left_of_money_is_granted_to_a_request_that_needs_it(limit: float, cost: float) -> None:
+    assert Fleet(Budget(BudgetUnit.MONEY_PER_DAY, limit)).spend(cost) == (int(limit / cost), 1)
+
+
+def test_a_larger_request_than_the_usual_one_has_what_is_left_of_money() -> None:
+    of = Fleet(Budget(BudgetUnit.MONEY_PER_DAY, 1.0))
+    while of.used < 0.4:
+        of.ask("eu/a", 0.01, 0.01)
+        of.settle()
+        of.fleet.run(0.5, lambda now: None)
+    assert of.spend(0.5) == (1, 1)
