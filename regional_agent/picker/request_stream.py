@@ -48,6 +48,9 @@ _SHUTTING_DOWN: Final = Refusal(
     retry_after_s=MIN_RETRY_S,
 )
 
+_CONVERTED: Final = Refusal(Reason.NOT_OFFERED, "such requests go to the agent's own listener, not through its picker")
+"""Of a route with a converter, which the agent operates itself: it checks what an engine would not."""
+
 log = structlog.get_logger()
 
 
@@ -139,6 +142,8 @@ class RequestStream:
             self._use_path(request)
         preflight = None if request.plain else parts.traffic.preflight(request)
         refusal = parts.traffic.refuse_route(request)
+        if refusal is None and request.route is not None and request.route.converter:
+            refusal = _CONVERTED
         if preflight is not None:
             self._respond(*preflight)
         elif refusal is not None and is_model_page(request.path) and request.method in READS:

@@ -544,7 +544,12 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
                 *((post(BODY, path=path), 200) for path in STORED),
                 (post(BODY, "Prefer: respond-async"), 200),
                 (post(BODY, "Prefer: wait=5, respond-async", path="/api/chat"), 200),
-                (b"\r\n".join([b"GET /v1/realtime?model=m HTTP/1.1", b"Host: test", *offer, b"", b""]), 101),
+                (post(BODY, path="/prompt/wait"), 200),
+                (post(BODY, path="/view?filename=a"), 200),
+                *(
+                    (b"\r\n".join([b"GET %b HTTP/1.1" % path, b"Host: test", *offer, b"", b""]), 101)
+                    for path in (b"/v1/realtime?model=m", b"/ws?clientId=a")
+                ),
             ):
                 client = await RawClient.connect(front)
                 client.send(request.replace(b"Host: test", b"Host: " + host.encode()))
@@ -556,7 +561,10 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
             *(path.encode() for path in STORED),
             b"/v1/chat/completions",
             b"/api/chat",
+            b"/prompt/wait",
+            b"/view?filename=a",
             b"/v1/realtime?model=m",
+            b"/ws?clientId=a",
         ]
         assert own.requests[0].body == BODY
         assert own.requests[0].header("x-penstock-route") is None

@@ -395,6 +395,18 @@ async def test_what_envoy_refuses_before_it_has_a_target_is_an_error_in_the_form
         stream.stream.close()
 
 
+@pytest.mark.parametrize("converter", ["comfyui", "comfyui-file"])
+async def test_what_the_agent_converts_is_sent_to_no_endpoint(tmp_path: Path, converter: Any) -> None:
+    """An endpoint would return the files of other tenants, of which the agent checks whose they are."""
+    route = Route("own", "/raw/{model}", frozenset({"GET"}), IN_PATH, body=BodyKind.OPAQUE, converter=converter)
+    async with picking(tmp_path) as agent:
+        agent.config.policy = replace(agent.config.policy, routes=(*agent.config.policy.routes, route))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(path=f"/raw/{MODEL}", method="GET", ends=True))
+        assert stream.refused == (501, "not_offered")
+        stream.stream.close()
+
+
 @pytest.mark.parametrize("details", ["", "via_upstream"])
 async def test_a_response_of_an_endpoint_that_the_picker_has_not_named_is_no_answer(
     tmp_path: Path, details: str
