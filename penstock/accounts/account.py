@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.token_counts import MAX_TOKENS, Usage
+from penstock.cost.cost_estimate import BYTES_PER_TOKEN, OVERHEAD_BYTES
 from penstock.policy.kinds.models import CostUnit
 from penstock.pools.placement import WorkEstimate
 
@@ -61,14 +62,18 @@ class Account:
         """Whether an answer to the client began, which has a price, or a session on a WebSocket."""
         return self.status == SWITCHING_PROTOCOLS or (self.first_byte_at is not None and self.status < 400)
 
-    def use_tokens(self, estimate: WorkEstimate, reported: Usage | None, delivered: int, *, is_final: bool) -> None:
+    def use_tokens(
+        self, estimate: WorkEstimate, reported: Usage | None, delivered: int, *, is_final: bool, text_bytes: int = 0
+    ) -> None:
         """Set the usage of a request whose response began.
 
         Args:
             reported: the last report of the engine; None without one.
             delivered: records with output that the client received, each of which counts as one token; negative if
-                the answer was not streamed, so that its expected length is used.
+                the answer was not streamed.
             is_final: whether `reported` is the usage of the whole answer.
+            text_bytes: size of the answer that was not streamed; 0 if it is not known, so that its expected length is
+                used.
         """
         is_token = estimate.cost.unit is _TOKEN
         if is_token and not estimate.ask.uses_tokens:
@@ -91,7 +96,7 @@ class Account:
             prompt_tokens, cached_tokens = reported.prompt_tokens, reported.cached_tokens
             answer_tokens = max(answer_tokens, reported.answer_tokens)
         if delivered < 0 and (reported is None or not reported.answer_is_known):
-            answer_tokens = _tokens(estimate.work.decode_s, estimate.cost.output_unit_s)
+            answer_tokens = _answer_tokens(estimate, text_bytes)
         if not prompt_tokens:
             prompt_tokens = _tokens(estimate.work.prefill_s, estimate.cost.input_unit_s)
         self.usage = Usage(prompt_tokens, answer_tokens, cached_tokens)
@@ -104,6 +109,15 @@ class Account:
         """
         self.usage, self.is_estimated, self.is_output_estimated = usage, is_estimated, is_estimated
         self.is_input_estimated = usage is not None and not usage.prompt_is_known
+
+
+def _answer_tokens(estimate: WorkEstimate, text_bytes: int) -> int:
+    """The tokens of an answer that the engine does not report; none of one that generates nothing, such as vectors."""
+    expected, ask = _tokens(estimate.work.decode_s, estimate.cost.output_unit_s), estimate.ask
+    if not (expected and text_bytes):
+        return expected
+    counted = max(1, round((text_bytes - OVERHEAD_BYTES) / BYTES_PER_TOKEN))
+    return counted if ask.max_tokens is None else min(counted, round(ask.max_tokens * ask.count))
 
 
 def _tokens(work_s: float, unit_s: float) -> int:

@@ -71,8 +71,8 @@ class AnswerParser:
             answer_format: the format of the route.
             kind: JSON, EVENTS or LINES.
             coding: the content coding of the response, in lower case; empty for none.
-            hides_usage: whether the agent, and not the client, asked for the usage of the stream: the event that only
-                reports the usage is not forwarded. An encoded stream is forwarded as it is.
+            hides_usage: whether the agent asked for the usage of the stream, and not the client, who does not receive
+                the event that only reports it. An encoded stream is forwarded as it is.
         """
         self._format = answer_format
         self._kind = kind
@@ -90,12 +90,13 @@ class AnswerParser:
         self.ids = AnswerIds(paths, has_items=answer_format.has_items) if (paths := answer_format.id_paths) else _NO_IDS
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
-        """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none. Of a JSON text: whether
-        the text has been read."""
+        """Whether a record has arrived (comments, blank events, pings and `[DONE]` are none), or JSON text was read."""
         self.is_beginning = False
         """Whether the records so far only announce the answer; reset by the caller once it forwards them."""
         self.delivered = 0
         """Parts of answers that have arrived in records: approximately the number of generated tokens."""
+        self.text_bytes = 0
+        """Size of an answer that is no stream, as far as it has arrived."""
         self.ended = False
         """Whether the end of the answer has arrived: its last record, or the end of its JSON text."""
         self.error: AnswerError | None = None
@@ -189,8 +190,7 @@ class AnswerParser:
         count = self._plain.count_chunk(chunk, begin)
         if count < 0:
             return False
-        self.delivered += count
-        self._last = chunk
+        self.delivered, self._last = self.delivered + count, chunk
         return True
 
     def feed(self, part: bytes) -> bytes:
@@ -406,6 +406,7 @@ class AnswerParser:
 
     def _hold(self, part: bytes) -> None:
         """Hold a part of a JSON answer, or reduce it once the answer is too long."""
+        self.text_bytes += len(part)
         if self._reducer is not None:
             self._reducer.feed(part)
             return
@@ -420,8 +421,7 @@ class AnswerParser:
             self.ended = self.ended or reducer.complete
         result = reducer.result()
         fields = members_of(result)
-        is_whole = self._kind == JSON and self.ended
-        if is_whole and self.needs_answer and not self._format.is_reduced_answer(reducer):
+        if self._kind == JSON and self.ended and self.needs_answer and not self._format.is_reduced_answer(reducer):
             self.error = (None if fields is None else error_in(fields)) or NO_ANSWER
         if fields is not None:
             self._awaited_ends = self._awaited_ends or (self.choices if self.needs_end and defines_end(fields) else 0)

@@ -234,7 +234,8 @@ class CacheUse:
         account.received_bytes, account.sent_bytes = request.received_bytes, sent_bytes
         account.price_share = self._cache.price_percent / 100.0
         if account.price_share:
-            account.use_tokens(context.estimate, found.usage, -1, is_final=found.usage is not None)
+            is_final = found.usage is not None
+            account.use_tokens(context.estimate, found.usage, -1, is_final=is_final, text_bytes=sent_bytes)
         end_request(proxy, context, None, None, account, None)
         metrics, work = results.metrics, context.estimate.work
         metrics.requests.labels(HIT).inc()

@@ -199,6 +199,20 @@ async def test_other_codings_are_metered_or_estimated(tmp_path: Path, coding: st
             assert (inputs, cached, outputs, estimated) == (12, 8, 3, 0)
 
 
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+@pytest.mark.parametrize("words", [40, 4000])
+async def test_a_whole_answer_without_usage_has_the_tokens_of_its_size(tmp_path: Path, coding: str, words: int) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "abc " * words}, "finish_reason": "stop"}
+    body = body_of({"id": "c", "object": "chat.completion", "choices": [choice]})
+    encoded = gzipped(body) if coding == "gzip" else body
+    script = responds(encoded, b"Content-Encoding: " + coding.encode())
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(PLAIN))).body == encoded
+        _, _, outputs, estimated = metered(agent)
+        assert (outputs, estimated) == (pytest.approx(words, abs=20), 1)
+
+
 async def test_a_message_whose_last_report_is_missing_is_metered_as_delivered(tmp_path: Path) -> None:
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 12, "output_tokens": 1}}}
     text = event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}})

@@ -123,13 +123,14 @@ class AnswerIntake:
             complete: whether the client received the whole answer.
         """
         parser = self.parser
-        delivered = parser.delivered
+        delivered, text_bytes = parser.delivered, parser.text_bytes
         if not parser.counts_output:
-            delivered = -1 if complete else 0
+            delivered = -1 if complete or text_bytes else 0
         usage = parser.usage
         # Some engines report the usage before the first token too, with one token of output.
         is_stated = usage is not None and ((usage.answer_tokens > 0 and parser.usage_is_last) or not parser.delivered)
-        account.use_tokens(estimate, usage, delivered, is_final=parser.usage_is_final or (complete and is_stated))
+        is_final = parser.usage_is_final or (complete and is_stated)
+        account.use_tokens(estimate, usage, delivered, is_final=is_final, text_bytes=text_bytes)
 
 
 def intake_of(

@@ -45,6 +45,27 @@ def test_numbers_that_the_engine_does_not_report_are_estimated(
     assert account.measured_usage == (reported if is_measured else None)
 
 
+@pytest.mark.parametrize(
+    ("text_bytes", "max_tokens", "tokens"),
+    [(0, None, 200), (40, None, 1), (520, None, 100), (40_120, None, 10_000), (40_120, 50, 50), (520, 500, 100)],
+)
+def test_an_answer_whose_tokens_the_engine_does_not_report_has_those_of_its_size(
+    text_bytes: int, max_tokens: int | None, tokens: int
+) -> None:
+    account = Account(Outcome.OK, "", 200, 1.0, 2.0)
+    ask = CostInputs(400, max_tokens=max_tokens)
+    estimate = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), ask, Work(0.1, 2.0), False)
+    account.use_tokens(estimate, Usage(12, 0, answer_is_known=False), -1, is_final=True, text_bytes=text_bytes)
+    assert account.usage == Usage(12, tokens)
+
+
+def test_an_answer_of_vectors_has_no_tokens_whatever_its_size() -> None:
+    account = Account(Outcome.OK, "", 200, 1.0, 2.0)
+    estimate = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(400), Work(0.1, 0.0), False)
+    account.use_tokens(estimate, None, -1, is_final=False, text_bytes=100_000)
+    assert account.usage == Usage(100, 0)
+
+
 def test_a_model_without_a_cost_of_input_has_no_estimated_prompt_tokens() -> None:
     account = Account(Outcome.OK, "", 200, 1.0, 2.0)
     estimate = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.0, 0.01), CostInputs(400), Work(0.1, 2.0), True)
