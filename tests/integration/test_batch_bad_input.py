@@ -103,6 +103,25 @@ async def test_a_result_above_the_limit_is_an_error_of_its_request(
         assert (error["custom_id"], error["error"]["code"]) == ("large", "response_incomplete")
 
 
+async def test_a_response_that_is_not_json_is_an_error_of_its_request(tmp_path: Path) -> None:
+    async def html(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"page" not in received.body:
+            await embeds(e, received, writer)
+            return
+        # Without a retry, the page is forwarded as received.
+        while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
+            pass
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
+
+    content = request_line("a") + request_line("b", "page") + request_line("c")
+    async with engine(html) as gpu, serving(tmp_path, gpu) as (agent, client):
+        ended = await client.ended(await client.started(content))
+        assert ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} == {"a", "c"}
+        (error,) = await client.lines(ended["error_file_id"])
+        assert (error["custom_id"], error["response"], error["error"]["code"]) == ("b", None, "response_not_json")
+
+
 async def test_a_compressed_upload_is_refused_and_never_expanded(tmp_path: Path) -> None:
     bomb = gzipped(b"\0" * 50_000_000)
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):

@@ -92,18 +92,28 @@ def results(response: httpx.Response) -> dict[str, Any]:
 
 
 async def test_a_batch_of_messages_has_a_result_for_each_request(tmp_path: Path) -> None:
-    async with engine(answers) as gpu, serving(tmp_path, gpu) as (_, client):
-        batch = await created(client, "a", "two\nlines", "bad", "other")
+    async def with_page(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"page" not in received.body:
+            await answers(e, received, writer)
+            return
+        while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
+            pass
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
+
+    async with engine(with_page) as gpu, serving(tmp_path, gpu) as (agent, client):
+        batch = await created(client, "a", "two\nlines", "bad", "other", "page")
         assert (batch["type"], batch["processing_status"]) == ("message_batch", "in_progress")
         assert batch["results_url"] is None
         assert (await client.http.get(f"{PATH}/{batch['id']}/results")).status_code in (200, 404)
         done = await ended(client, batch["id"])
-        assert done["request_counts"] == {"processing": 0, "succeeded": 2, "errored": 2, "canceled": 0, "expired": 0}
+        assert done["request_counts"] == {"processing": 0, "succeeded": 2, "errored": 3, "canceled": 0, "expired": 0}
         found = results(await client.http.get(done["results_url"]))
         assert found["a"] == {"type": "succeeded", "message": {"type": "message", "content": [_text("a")]}}
         assert found["two\nlines"]["message"]["content"] == [_text("two\nlines")]
         assert found["bad"]["error"]["error"] == {"type": "invalid_request_error", "message": "no"}
         assert found["other"]["error"]["error"]["type"] == "invalid_request_error"
+        assert found["page"]["error"]["error"]["type"] == "api_error"
+        assert "response_not_json: the response with status 200 is not JSON" in str(found["page"])
         assert {each.header("anthropic-version") for each in gpu.requests} == {"2023-06-01"}
         assert (await client.http.get("/v1/batches")).json()["data"] == []
         assert (await client.http.get(f"/v1/batches/{batch['id']}")).status_code == 404

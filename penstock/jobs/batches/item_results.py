@@ -85,19 +85,23 @@ class ResultLines(NamedTuple):
     """The format of the lines of a result file."""
 
     result: Callable[[str, str, int, bytes], bytes]
-    """The line of a request with a response: request id, `custom_id`, status and body."""
+    """The line of a request with a response that is JSON: request id, `custom_id`, status and body."""
     error: Callable[[str, str, str, str], bytes]
     """The line of a request without a response: request id, `custom_id`, code and message."""
 
 
-def result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:
-    """The line of a request that has a response; a body that is not JSON is an error."""
+def problem_of(status: int, body: bytes) -> tuple[str, str] | None:
+    """Code and message of a response that no line can contain, because it is not JSON; None for another one."""
     try:
         body.decode()
         msgspec.json.decode(body, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        message = f"the response with status {status} is not JSON"
-        return error_line(request_id, custom_id, "response_not_json", message)
+        return "response_not_json", f"the response with status {status} is not JSON"
+    return None
+
+
+def result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:
+    """The line of a request that has a response without a problem."""
     response: Any = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body.strip())}
     line = {"id": f"batch_req_{request_id}", "custom_id": custom_id, "response": response, "error": None}
     # A response may contain line ends between its values, and none within its strings.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batches.batch_state import BatchState, end_running
-from penstock.jobs.batches.item_results import OPENAI_LINES, UNRUN
+from penstock.jobs.batches.item_results import OPENAI_LINES, UNRUN, problem_of
 from penstock.jobs.batches.item_results import request_id as request_id_of
 from penstock.jobs.batches.line_splitter import LineSplitter
 from penstock.jobs.batches.message_batch import MESSAGE_LINES
@@ -270,14 +270,18 @@ class BatchRun:
             if self._ends_as is None:
                 raise
             found = None
-        if isinstance(found, InternalResponse):
-            text = self._lines.result(request_id, line.custom_id, found.status, found.body)
-            results.add(number, text, is_error=found.status >= 400)
-        elif found is not None:
-            text = self._lines.error(request_id, line.custom_id, "response_incomplete", found)
-            results.add(number, text, is_error=True)
-        else:
+        if found is None:
             self._add_unrun(number, line, request_id, results)
+            return
+        if isinstance(found, InternalResponse):
+            problem = problem_of(found.status, found.body)
+            if problem is None:
+                text = self._lines.result(request_id, line.custom_id, found.status, found.body)
+                results.add(number, text, is_error=found.status >= 400)
+                return
+        else:
+            problem = "response_incomplete", found
+        results.add(number, self._lines.error(request_id, line.custom_id, *problem), is_error=True)
 
     def _add_unrun(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
         assert self._ends_as is not None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.jobs import claims
 from penstock.jobs.batches.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, end_running, is_end
 from penstock.jobs.batches.done_lines import DoneLines, ranges_of
-from penstock.jobs.batches.item_results import Next, error_line, next_of, result_line
+from penstock.jobs.batches.item_results import Next, error_line, next_of, problem_of, result_line
 from penstock.jobs.batches.line_splitter import LineSplitter, LineTooLong
 from penstock.jobs.claims import may_claim, next_claim
 from penstock.jobs.completion_window import deadline_of, expected_at, expected_of_waiting
@@ -129,9 +129,9 @@ def test_a_result_is_one_line_of_json() -> None:
         "response": {"status_code": 200, "request_id": "id", "body": {"text": "a\nb"}},
         "error": None,
     }
-    for body in (b"abc", b"", b'"\xff"', b"{} {}"):
-        message = "the response with status 200 is not JSON"
-        assert result_line("id", "a", 200, body) == error_line("id", "a", "response_not_json", message)
+    for body in (b"abc", b"", b'"\xff"', b"{} {}", b"[" * 100_000):
+        assert problem_of(200, body) == ("response_not_json", "the response with status 200 is not JSON")
+    assert problem_of(500, b' {"a": 1}\n') is None
     error = {"code": "code", "message": "message"}
     line = error_line("id", "a", "code", "message")
     assert line.endswith(b"\n")
