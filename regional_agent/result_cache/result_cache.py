@@ -10,7 +10,6 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.answers.answer_parser import JSON, AnswerParser
 from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.policy.kinds.result_cache import SMALL_BYTES, ResultCache
 from penstock.policy.policy import Policy
@@ -37,6 +36,7 @@ from regional_agent.jobs.api.api_responses import Answer, Content, Refuse, Waiti
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request
+from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
 from regional_agent.requests.authorization import Sender
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
@@ -44,8 +44,7 @@ from regional_agent.result_cache.memory_results import MemoryResults
 from regional_agent.result_cache.result_cache_metrics import BYPASSED, HIT, MISS
 from regional_agent.result_cache.shared_results import SharedResults
 from regional_agent.result_cache.stored_bodies import StoredBodies, StoredBody
-
-JSON_TYPE: Final = b"application/json"
+from regional_agent.upstream.response_head import ResponseHead
 
 _PIECE_BYTES: Final = 256 * 1024
 """Bytes of a large response that are read at a time, between other work of the agent."""
@@ -281,35 +280,38 @@ class CacheUse:
         if len(response.body) > SMALL_BYTES:
             self._results.bodies.start(self._keep_large(response), len(response.body))
             return
-        parser = self._parser_of(response)
-        if parser is not None:
-            parser.feed(response.body)
-        result = self._result(response, parser)
+        intake = self._intake_of(response)
+        if intake is not None:
+            intake.begin(response.body)
+        result = self._result(response, intake)
         if result is not None:
             self._results.keep(self._cache, result)
 
     async def _keep_large(self, response: InternalResponse) -> None:
-        parser = self._parser_of(response)
-        if parser is not None:
-            for start in range(0, len(response.body), _PIECE_BYTES):
-                parser.feed(response.body[start : start + _PIECE_BYTES])
+        intake = self._intake_of(response)
+        if intake is not None:
+            intake.begin(response.body[:_PIECE_BYTES])
+            for start in range(_PIECE_BYTES, len(response.body), _PIECE_BYTES):
+                intake.parser.feed(response.body[start : start + _PIECE_BYTES])
                 await asyncio.sleep(0)
-        result = self._result(response, parser)
+        result = self._result(response, intake)
         stored = None if result is None else await self._results.bodies.write(self._context, self._cache, result)
         if stored is not None:
             self._results.keep(self._cache, stored)
 
-    def _parser_of(self, response: InternalResponse) -> AnswerParser | None:
-        """Return a parser of a response in JSON."""
-        if response.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE:
-            return None
-        return AnswerParser(self._proxy.answer_formats.of(self._context.request.route), JSON, b"", False)
+    def _intake_of(self, response: InternalResponse) -> AnswerIntake | None:
+        """Return the reading of a response as of one that is proxied: the last of several engines that failed a request
+        is forwarded as received."""
+        formats, context = self._proxy.answer_formats, self._context
+        head = ResponseHead(response.status, [], response.headers)
+        return intake_of(formats, context.request.route, head, context.estimate, hides_usage=False)
 
-    def _result(self, response: InternalResponse, parser: AnswerParser | None) -> CachedResult | None:
+    def _result(self, response: InternalResponse, intake: AnswerIntake | None) -> CachedResult | None:
         """Return the response as it is kept; None for one that reports an error, or no end."""
+        parser = None if intake is None or intake.is_media else intake.parser
         if parser is not None:
             parser.finish(complete=True)
-            if parser.error is not None or parser.is_cut or not parser.ended:
+            if parser.error is not None or parser.is_cut or (parser.needs_json and not parser.ended):
                 return None
         now = self._results.now()
         usage = parser.usage if parser is not None and parser.usage_is_final else None

@@ -105,11 +105,11 @@ def in_region(url: str, region: str = "eu-de") -> RegionRedis:
     return RegionRedis(RedisAddress(url), region_keys(region), region)
 
 
-def responds(body: bytes, *lines: str, status: int = 200) -> Script:
+def responds(body: bytes, *lines: str, status: int = 200, kind: str = "application/json") -> Script:
     """The script of an engine that sends one response."""
 
     async def sends(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        head = [f"HTTP/1.1 {status} Status", "Content-Type: application/json", f"Content-Length: {len(body)}", *lines]
+        head = [f"HTTP/1.1 {status} Status", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *lines]
         writer.write("\r\n".join([*head, "", ""]).encode() + body)
 
     return sends
@@ -261,6 +261,20 @@ async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_pat
             for _ in range(2):
                 await kept.ask(body=b'{"model": "%b", "input": %d}' % (MODEL.encode(), number))
             assert kept.counted("hit") == (number == len(scripts) - 1), number
+
+
+@pytest.mark.parametrize("fails", [responds(b"<html>", kind="text/html"), responds(b'{"detail": 1}'), responds(b"[1")])
+async def test_what_an_engine_responds_in_place_of_an_answer_is_forwarded_and_not_kept(
+    tmp_path: Path, fails: Script
+) -> None:
+    async with keeping(tmp_path, script=fails) as kept:
+        while kept.agent.proxy.retry_budget.withdraw(kept.agent.proxy.clock()):
+            pass
+        assert (await kept.ask()).status == 200
+        kept.gpu.script = embeds
+        answer = await kept.ask()
+        assert (answer.status, answer.headers["cache-status"], kept.runs) == (200, MISSED, 2)
+        assert json.loads(answer.body)["text"] == "same"
 
 
 async def test_a_response_is_kept_no_longer_than_its_engine_permits(tmp_path: Path) -> None:
