@@ -16,7 +16,7 @@ from penstock.policy.kinds.models import CostUnit
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import first_value, number_value, text_value
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX
-from penstock.routes.raw_values import Raw
+from penstock.routes.raw_values import ABSENT, Raw
 from penstock.routes.route import CostFields
 
 MAX_AT_ONCE: Final = 128
@@ -63,7 +63,8 @@ def cost_inputs(cost: CostFields, values: dict[str, Raw], unit: CostUnit, body_b
         count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
     if unit is _TOKEN:
         max_tokens = _whole(cost.max_tokens, values, MAX_TOKENS)
-        return CostInputs(body_bytes, cost.generates, cost.uses_tokens, max_tokens, count)
+        offers_tools = first_value(cost.tools, values) is not ABSENT
+        return CostInputs(body_bytes, cost.generates, cost.uses_tokens, max_tokens, count, offers_tools)
     if unit is CostUnit.MEGAPIXEL_STEP:
         return CostInputs(
             body_bytes, count=count, pixels=_pixels(cost, values), steps=_whole(cost.steps, values, MAX_STEPS)

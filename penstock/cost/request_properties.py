@@ -19,6 +19,8 @@ class CostInputs(msgspec.Struct, frozen=True):
     """The client's limit on the answer, in tokens."""
     count: int = 1
     """Number of answers or images requested at once."""
+    offers_tools: bool = False
+    """Whether the model may call tools. An engine may hold back a call until it is complete."""
     pixels: int | None = None
     """Pixels of one image."""
     steps: int | None = None

@@ -41,10 +41,12 @@ MIN_RESPONSES: Final = 3
 
 LONG_ANSWER_S: Final = 60.0
 """Time (s) for which a response that is not streamed, and whose length is not limited to less, may take, whatever the
-recent ones took, while it is the only one that is overdue. Answers differ in length by a hundred to one."""
+recent ones took, while it is the only one that is overdue. Answers differ in length by a hundred to one. So may a tool
+call that an engine holds back until it is complete."""
 
 WITNESSES: Final = 2
-"""Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable."""
+"""Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable. All
+streams with a tool call count as one: agents that began together call their tools together."""
 
 
 class StallReason(StrEnum):
@@ -94,7 +96,8 @@ class ProgressSample(NamedTuple):
     unusual_since: float = inf
     """Since when the request has waited that the endpoint's history explains least; inf if the history explains all."""
     may_be_long: bool = False
-    """Whether all that is overdue is one response that may be long, so that its time is no evidence."""
+    """Whether all that is overdue are tool calls, or one response that may be long, so that their time is no
+    evidence."""
 
     def silent_s(self, now: float) -> float:
         """Time (s) without progress on the endpoint while a request waits for a byte; 0 if no request waits."""
@@ -113,7 +116,8 @@ class AwaitedResponse(NamedTuple):
     prefill_s: float = 0.0
     """Prefill (s, reference) of the request; 0 if unknown."""
     longest_s: float = 0.0
-    """Longest time (s) to the first byte that the limit of the answer's length permits; inf without a limit."""
+    """Longest time (s) to the first byte that the limit of the answer's length permits; inf without a limit; 0 for a
+    stream that begins as soon as output is generated."""
     streams: int = 1
     """Requests that the agents ran at the endpoint when the request was sent, itself included."""
 
@@ -138,6 +142,8 @@ class ProgressTracker:
         self._unusual_since = inf
         self._maybe_long: set[float] = set()
         """The times (s) since which overdue responses wait that may be long."""
+        self._has_pause = False
+        """Whether a chunk is overdue in a stream that may pause."""
         self._has_witness = False
         """Whether another response or chunk is overdue."""
         self._idle_readings: tuple[float, ...] = ()
@@ -173,19 +179,23 @@ class ProgressTracker:
         if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * crowding * history.longest_s:
             self._unusual_since = min(self._unusual_since, since)
 
-    def waits_for_chunk(self, since: float, expected_s: float, now: float) -> None:
+    def waits_for_chunk(self, since: float, expected_s: float, now: float, *, may_pause: bool = False) -> None:
         """Record that a stream has sent no output since `since` (s).
 
         Args:
             since: when output last arrived (s).
             expected_s: expected time (s) of the first chunk; some engines send a chunk before they begin.
             now: the present time (s), by the same clock.
+            may_pause: whether the engine may hold back output that it generates.
         """
         if since < self._waiting_since:
             self._waiting_since = since
         if now - since < expected_s * DUE_FACTOR:
             return
-        self._has_witness = True
+        if may_pause and now - since < LONG_ANSWER_S:
+            self._has_pause = True
+        else:
+            self._has_witness = True
         if since < self._overdue_since:
             self._overdue_since = since
         history = self._first_chunks if self._first_chunks.count >= MIN_RESPONSES else self._answers
@@ -215,7 +225,7 @@ class ProgressTracker:
 
     def take_sample(self) -> ProgressSample:
         """Return the sample, and start the next one."""
-        may_be_long = not self._has_witness and 0 < len(self._maybe_long) < WITNESSES
+        may_be_long = not self._has_witness and 0 < len(self._maybe_long) + self._has_pause < WITNESSES
         readings = self._idle_readings
         idle_since = readings[0] if len(readings) == IDLE_READINGS else inf
         sample = ProgressSample(
@@ -223,7 +233,7 @@ class ProgressTracker:
         )
         self._waiting_since = self._overdue_since = self._unusual_since = inf
         self._maybe_long.clear()
-        self._has_witness = False
+        self._has_pause = self._has_witness = False
         return sample
 
 

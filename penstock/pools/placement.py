@@ -203,12 +203,13 @@ class Placement(Reservation[Member]):
     def awaited(self) -> AwaitedResponse:
         """The request as one that waits for its first byte."""
         estimate, expected_s = self.estimate, self.expected_first_byte_s()
-        longest_s = 0.0
-        if not estimate.streaming and estimate.cost.unit is _TOKEN and estimate.ask.answers:
+        ask, longest_s = estimate.ask, 0.0
+        if (ask.offers_tools or not estimate.streaming) and estimate.cost.unit is _TOKEN and ask.answers:
             longest_s = inf
-            if estimate.ask.max_tokens is not None:
-                most_s = estimate.cost.output_unit_s * estimate.ask.max_tokens * estimate.ask.count
-                longest_s = expected_s * max(1.0, most_s / max(estimate.work.decode_s, 1e-9))
+            if ask.max_tokens is not None:
+                most_s = estimate.cost.output_unit_s * ask.max_tokens * ask.count
+                whole_s = expected_s + (self.decode_us / MICROSECONDS if estimate.streaming else 0.0)
+                longest_s = whole_s * max(1.0, most_s / max(estimate.work.decode_s, 1e-9))
         return AwaitedResponse(self.since, expected_s, estimate.streaming, self.uncached_s, longest_s, self.streams)
 
     def mean_streams(self) -> float:

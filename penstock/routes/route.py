@@ -101,6 +101,9 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
     """The prompt: a text, messages, or content parts."""
     max_tokens: Pointers = ()
     """Limit on generated tokens."""
+    tools: Pointers = ()
+    """Tools that the model may call. Engines may hold back a call until it is complete, so that the silence of such a
+    request alone does not make its endpoint suspect."""
     count: Pointers = ()
     """Number of results requested at once."""
     batches: Pointers = ()

@@ -26,6 +26,7 @@ _NUMBERS: Final = ("max_tokens", "count", "batches", "width", "height", "steps",
 """The fields of CostFields that are numbers."""
 _OPENAI_COST: Final = {
     "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens", "/max_output_tokens"}),
+    "tools": frozenset({"/tools"}),
     "count": frozenset({"/n"}),
     "size": frozenset({"/size"}),
     "steps": frozenset({"/steps", "/num_inference_steps"}),

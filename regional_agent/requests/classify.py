@@ -42,7 +42,7 @@ OPENAI_NUMBERS: Final = (
 _MODEL: Final = "/model"
 _STREAM: Final = "/stream"
 _SESSIONS: Final = ("/prompt_cache_key", "/user")
-_ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/size", "/stream_options")
+_ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/size", "/stream_options", "/tools")
 """Further fields that the agent reads or replaces."""
 
 _fields: Final = BodyFields((_MODEL, _STREAM, *OPENAI_NUMBERS, *_SESSIONS, *_ONCE))

@@ -238,7 +238,8 @@ class LocalAttempt(Placement[Endpoint]):
         """Record that no further output has arrived since `since` (s). Called a few times a second."""
         self._silent_since = since
         if self._is_evidence():
-            self.endpoint.progress.waits_for_chunk(since, self.expected_first_byte_s(), now)
+            may_pause = self.estimate.ask.offers_tools
+            self.endpoint.progress.waits_for_chunk(since, self.expected_first_byte_s(), now, may_pause=may_pause)
 
     def _is_evidence(self) -> bool:
         """Whether the request was sent after the endpoint became suspect, if it is suspect."""

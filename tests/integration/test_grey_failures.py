@@ -299,6 +299,43 @@ async def test_a_long_answer_after_short_ones_stays_at_its_engine(tmp_path: Path
             client.close()
 
 
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": 'say "tools"'}], "stream": True}
+TOOLS = {**CHAT, "tools": [{"type": "function", "function": {"name": "search"}}]}
+
+
+async def test_a_tool_call_that_an_engine_holds_back_is_no_stall_until_another_request_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.relayed_response.MAX_CHECK_INTERVAL_S", 0.1)
+    async with frozen_after_a_history(tmp_path, 1) as (running, freezing):
+        freezing.beginning, freezing.rest = STREAM + chunk(CHUNK), chunk(REST) + b"0\r\n\r\n"
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
+        async with asyncio.timeout(PATIENCE_S):
+            while not freezing.asked_while_frozen:
+                client = await RawClient.connect(running.traffic)
+                client.send(post(json.dumps(TOOLS).encode()))
+                await client.head()
+        await until(lambda: frozen.sample.may_be_long)
+        await until(lambda: frozen.sample.silent_s(frozen.now()) > 2.0 * RULES.suspect_after_s)
+        assert frozen.ejection.state is EjectionState.NONE
+        freezing.beginning = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while frozen.ejection.state is EjectionState.NONE:
+                others = [await RawClient.connect(running.traffic) for _ in range(4)]
+                for other in others:
+                    other.send(post(json.dumps(CHAT).encode()))
+                for other in others:
+                    assert (await other.answer()).status == 200, "it is moved to the other engine"
+                    other.close()
+        freezing.goes_on.set()
+        body = b""
+        while part := await client.chunk():
+            body += part
+        assert body == CHUNK + REST
+        client.close()
+        await until(lambda: running.held() == 0)
+
+
 async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Path) -> None:
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
         assert (await ask(running)).status == 200

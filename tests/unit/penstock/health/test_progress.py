@@ -235,6 +235,40 @@ def test_a_stream_that_stops_is_a_stall_unless_its_gaps_were_as_long() -> None:
     assert stall_after(16.0) is not None
 
 
+def with_tool_calls(now: float, *since: float, first_bytes: tuple[float, ...] = ()) -> Stall | None:
+    """The evidence at `now` (s) from streams with tools that are silent since these times, after short ones.
+
+    `first_bytes`: when requests with tools were sent whose streams have not begun.
+    """
+    tracker = with_history(0.1, 0.1, 0.1)
+    for at in since:
+        tracker.waits_for_chunk(at, 0.1, now, may_pause=True)
+    for at in first_bytes:
+        tracker.waits(AwaitedResponse(at, 0.1, longest_s=inf), now)
+    return stall_of(tracker.take_sample(), [IDLE_SIBLING], now, AFTER_S)
+
+
+def test_tool_calls_that_an_engine_holds_back_are_no_stall() -> None:
+    assert with_tool_calls(20.0, 0.0) is None
+    assert with_tool_calls(20.0, 0.0, 0.0, 3.0) is None, "agents that began together"
+    assert with_tool_calls(LONG_ANSWER_S - 0.1, 0.0) is None
+    assert with_tool_calls(LONG_ANSWER_S, 0.0) is not None
+
+
+def test_a_request_that_does_not_begin_beside_a_silent_tool_call_is_a_stall() -> None:
+    assert with_tool_calls(20.0, first_bytes=(14.0,)) is None, "the call may be all that is sent"
+    assert with_tool_calls(20.0, 0.0, first_bytes=(14.0,)) is not None
+    assert with_tool_calls(20.0, 0.0, first_bytes=(19.7,)) is None, "the second one is not overdue"
+    tracker = with_history(0.1, 0.1, 0.1)
+    tracker.waits_for_chunk(0.0, 0.1, 20.0, may_pause=True)
+    tracker.waits_for_chunk(1.0, 0.1, 20.0)
+    assert stall_of(tracker.take_sample(), [], 20.0, AFTER_S) is not None, "a stream without tools is silent, too"
+    tracker.waits_for_chunk(0.0, 0.1, 20.0, may_pause=True)
+    tracker.take_sample()
+    tracker.waits(AwaitedResponse(14.0, 0.1, longest_s=inf), 20.0)
+    assert stall_of(tracker.take_sample(), [], 20.0, AFTER_S) is None, "each sample stands alone"
+
+
 def test_a_stream_that_stops_is_a_stall_if_a_sibling_goes_on() -> None:
     tracker = ProgressTracker()
     tracker.progressed_at = 0.0
