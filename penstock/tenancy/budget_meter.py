@@ -265,6 +265,10 @@ class BudgetMeter:
 
     # what is left, for clients
 
+    def left(self, now: float) -> float:
+        """Return what is left of the whole budget, as far as this agent knows; without a leader, of its part."""
+        return self.unspent if self.lost else self.rest(now)
+
     def rest(self, now: float) -> float:
         """Return what is left of the whole budget, as far as this agent knows."""
         # Without min and max, here and below: compiled, their calls take longer than all the rest.
@@ -273,7 +277,7 @@ class BudgetMeter:
 
     def used_ratio(self, now: float) -> float:
         """Return the part (0-1) of the budget that is used, as far as this agent knows; of places, by this agent."""
-        left = self._burst - self.held if self.is_concurrency else self.unspent if self.lost else self.rest(now)
+        left = self._burst - self.held if self.is_concurrency else self.left(now)
         ratio = 1.0 - left / self._burst
         return 0.0 if ratio < 0.0 else 1.0 if ratio > 1.0 else ratio
 
@@ -284,7 +288,7 @@ class BudgetMeter:
         Without a leader, it is what is left of this agent's part.
         """
         shown = self._shown + (now - self._shown_at) * self._per_s
-        rest = self.unspent if self.lost else self.rest(now)
+        rest = self.left(now)
         if rest < shown:
             shown = rest
         self._shown = shown
@@ -403,13 +407,15 @@ class BudgetMeter:
             agents: number of agents that the budget covers, as last known.
         """
         if not self.lost:
-            self.unspent = min(self.unspent, 0.0)
-        self.add_at_rate(ended_at, agents, now)
+            self.unspent, self._at = min(self.unspent, 0.0), ended_at
+        self._add_at_rate(ended_at, agents, now)
 
-    def add_at_rate(self, ended_at: float, agents: int, now: float) -> None:
-        """As `lose`, and keep what the counter started with."""
-        if not self.lost:
-            self._at = now
+    def begin_lost(self, ended_at: float, agents: int, now: float) -> None:
+        """As `lose`, for a counter that starts now: it keeps what it started with."""
+        self._at = now
+        self._add_at_rate(ended_at, agents, now)
+
+    def _add_at_rate(self, ended_at: float, agents: int, now: float) -> None:
         self.lost, self._agents, self._ended_at = True, agents, ended_at
         self._use_rate(now)
 

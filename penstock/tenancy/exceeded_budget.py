@@ -52,6 +52,8 @@ class ExceededBudget(msgspec.Struct, frozen=True):
     """Whether the fleet has the amount, and the agent lacks a lease of it."""
     states: tuple[BudgetState, ...] = ()
     """What is left of the sender's budgets per minute."""
+    is_without_leader: bool = False
+    """Whether no leader divides the budget, so that the agent has a part that does not change."""
 
     @property
     def is_money(self) -> bool:
@@ -65,7 +67,11 @@ class ExceededBudget(msgspec.Struct, frozen=True):
         limit = f"the budget of {self.limit:.15g} {_WORDS[self.unit]} {where}"
         if self.unit is BudgetUnit.CONCURRENT_REQUESTS:
             return f"{holder} has used up {limit}: as many requests run; retry when one has ended"
-        what = "has no part yet, at this agent, of" if self.waits_for_lease else "has used up"
+        what = "has used up"
+        if self.waits_for_lease:
+            what = "has no part yet, at this agent, of"
+        elif self.is_without_leader:
+            what = "has used up this agent's part (no leader divides it now) of"
         needed = f"the request needs about {amount_text(self.needed)}"
         if self.is_money and self.needed > self.limit:
             return f"{holder} cannot send this request with {limit}: {needed}; lower max_tokens, or raise the budget"
@@ -89,10 +95,11 @@ def exceeded(budgets: SenderBudgets, meter: BudgetMeter, needed: float, now: flo
         budget.limit,
         budget.scope,
         needed,
-        meter.rest(now),
+        meter.left(now),
         meter.retry_after_s(needed, now, wall),
         meter.waits_for_lease(needed, now),
         states_of(budgets, now),
+        meter.lost,
     )
 
 

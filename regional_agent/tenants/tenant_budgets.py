@@ -322,7 +322,7 @@ class TenantBudgets:
             if rules:
                 meter.hold_s, meter.on_loss = rules.hold_s, rules.on_loss
             if self._lost is not None and not meter.lost:
-                meter.add_at_rate(self._ended_at, self._agents_of(key), now)
+                meter.begin_lost(self._ended_at, self._agents_of(key), now)
             meters.append(meter)
         budgets.meters, budgets.generation = meters, self._generation
 

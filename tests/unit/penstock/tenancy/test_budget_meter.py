@@ -247,7 +247,7 @@ class TestWithoutLeader:
     ) -> None:
         of = meter(BudgetUnit.TOKENS, limit=limit, amount=burst / agents, burst=burst)
         of.hold_s = 0.0
-        of.add_at_rate(0.0, agents, 0.0)
+        of.begin_lost(0.0, agents, 0.0)
         now, taken = 0.0, []
         for pause, amount in steps:
             now += pause
@@ -264,10 +264,17 @@ class TestWithoutLeader:
                 per_s = limit / 60.0 / agents
                 assert total <= span_s * per_s + max(1.0, burst / agents) + taken[last][1] + 1e-3
 
+    def test_the_rate_adds_from_the_end_of_the_leases_whenever_a_request_finds_it(self) -> None:
+        of = meter(amount=40.0, rate_per_s=0.5)
+        of.lose(100.0, 4, 108.0)
+        assert [admitted(of, 1.0, 108.0) for _ in range(5)] == [True] * 4 + [False]
+        assert (of.left(108.0), of.rest(108.0)) == (0.0, 56.0)
+        assert of.retry_after_s(1.0, 108.0, NOON) == 2.0
+
     def test_a_counter_that_never_had_a_lease_continues_with_an_equal_part(self) -> None:
         unit = BudgetUnit.REQUESTS
         of = BudgetMeter(key_of(unit), Budget(unit, 600.0), lease(unit, 0.0, rate_per_s=10.0), 0.0, NOON)
-        of.add_at_rate(0.0, 4, 0.0)
+        of.begin_lost(0.0, 4, 0.0)
         assert not of.lacks(2.5, 1.0)
         assert of.lacks(2.6, 1.0)
 

@@ -50,6 +50,13 @@ def test_an_amount_that_other_agents_hold_is_not_used_up() -> None:
     )
 
 
+def test_without_a_leader_an_agent_has_used_up_its_part_alone() -> None:
+    budget = ExceededBudget("acme", "", BudgetUnit.REQUESTS, 60.0, FLEET, 1.0, 0.0, 1.0, is_without_leader=True)
+    assert budget.describe().startswith(
+        "tenant acme has used up this agent's part (no leader divides it now) of the budget of 60 requests per minute"
+    )
+
+
 def test_a_request_that_costs_more_than_the_whole_budget_is_not_told_to_wait_for_the_next_day() -> None:
     budget = ExceededBudget("acme", "", BudgetUnit.MONEY_PER_DAY, 3.0, FLEET, 43.3, 3.0, 24_540.0)
     assert budget.describe() == (

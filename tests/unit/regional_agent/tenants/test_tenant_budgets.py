@@ -194,8 +194,8 @@ class TestWithoutLeader:
         sender = here.of(replace(TEN, limit=240.0), rules=tier)
         assert here.admitted(sender, 3, 0.0) == 3
         here.leases.ended = 5.0
-        assert here.admitted(sender, 9, 6.0) == 0, "what is left of leases is void"
-        assert here.admitted(sender, 9, 9.0) == 3, "one a second by four agents"
+        assert here.admitted(sender, 9, 6.0) == 1, "what is left of leases is void; one a second by four agents"
+        assert here.admitted(sender, 9, 9.0) == 3
         here.leases.ended = None
         assert here.admitted(sender, 9, 20.0) == 0
         here.budgets.apply([BudgetLease(sender.meters[0].key, 2, 2.0, 9.0, 1.0)], 20.0)
