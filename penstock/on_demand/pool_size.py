@@ -24,7 +24,7 @@ class PoolSeen(NamedTuple):
     awake: int
     """Endpoints that have the model loaded."""
     waking: int
-    """Endpoints that are waking."""
+    """Endpoints that are waking, and not overdue."""
     load: float
     """Requests that run and that wait."""
     slots: float

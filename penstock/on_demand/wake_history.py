@@ -17,6 +17,17 @@ MEASURED: Final = 5
 """Number of cold starts from which the expected one is taken."""
 
 
+OVERDUE: Final = 2.0
+"""Multiple of the expected cold start after which another endpoint wakes in place of one that is not ready."""
+
+MIN_OVERDUE_S: Final = 10.0
+
+
+def overdue_after_s(cold_start_s: float) -> float:
+    """Time (s) after which a wake that is expected to take `cold_start_s` counts as none: its hook may hang."""
+    return max(MIN_OVERDUE_S, OVERDUE * cold_start_s)
+
+
 class Attempts(msgspec.Struct, frozen=True):
     """The attempts to wake one endpoint, or to let it sleep, since the last success."""
 

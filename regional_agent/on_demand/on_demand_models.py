@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from penstock.fleet.report import DemandReport
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full
+from penstock.on_demand.wake_history import overdue_after_s
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.policy import Policy
@@ -240,7 +241,9 @@ class OnDemandModels:
         self._releases[name] = releases
         slots = [each.spec.slots for each in self._configured(name)]
         mean_slots = sum(slots) / len(slots) if slots else float(model.scaling.slots_per_endpoint)
-        return PoolSeen(len(awake), len(self.attempts.waking_since(name)), load, mean_slots)
+        overdue_s = overdue_after_s(self._cold_start_s(model))
+        waking = sum(now - since < overdue_s for since in self.attempts.waking_since(name))
+        return PoolSeen(len(awake), waking, load, mean_slots)
 
     def _finds_no_slot(self, model: str) -> bool:
         """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""

@@ -407,6 +407,23 @@ async def test_a_hook_that_fails_or_hangs_is_bounded_and_seen(tmp_path: Path) ->
         assert f'wake_attempts_total{{action="wake",model="{MODEL}",result="failed"}} 2.0' in text
 
 
+async def test_another_endpoint_wakes_in_place_of_one_whose_hook_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_history, "MIN_OVERDUE_S", 0.0)
+    engines = [SleepingEngine(), SleepingEngine()]
+    async with engines[0], engines[1], on_demand_agent(tmp_path, engines, cold_start_s=0.01) as agent:
+        for engine in engines:
+            engine.may_wake.clear()
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: any(engine.orders for engine in engines))
+        hanging, other = sorted(engines, key=lambda engine: not engine.orders)
+        other.may_wake.set()
+        assert (await client.answer()).status == 200
+        assert (len(hanging.orders), len(other.orders), other.asleep) == (1, 1, False)
+
+
 async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wakes(tmp_path: Path) -> None:
     engine = SleepingEngine()
     async with engine, on_demand_agent(tmp_path, [engine], cold_start_s=3000.0) as agent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize
-from penstock.on_demand.wake_history import MAX_RETRY_S, Attempts, ColdStarts
+from penstock.on_demand.wake_history import MAX_RETRY_S, Attempts, ColdStarts, overdue_after_s
 
 LIMITS = PoolLimits(least=0, most=8, target_utilisation=0.8, idle_s=100.0, keeps_last=True)
 
@@ -59,3 +59,7 @@ def test_the_longest_of_the_last_cold_starts_is_expected() -> None:
     assert starts.expected_s(300.0) == 90.0
     starts.add(21.0)
     assert starts.expected_s(300.0) == 30.0
+
+
+def test_a_wake_is_overdue_after_twice_the_expected_cold_start_and_ten_seconds_at_least() -> None:
+    assert [overdue_after_s(expected_s) for expected_s in (0.5, 5.0, 60.0)] == [10.0, 10.0, 120.0]
