@@ -67,15 +67,13 @@ class ExceededBudget(msgspec.Struct, frozen=True):
         limit = f"the budget of {self.limit:.15g} {_WORDS[self.unit]} {where}"
         if self.unit is BudgetUnit.CONCURRENT_REQUESTS:
             return f"{holder} has used up {limit}: as many requests run; retry when one has ended"
-        what = "has used up"
-        if self.waits_for_lease:
-            what = "has no part yet, at this agent, of"
-        elif self.is_without_leader:
-            what = "has used up this agent's part (no leader divides it now) of"
+        what = "has no part yet, at this agent, of" if self.waits_for_lease else "has used up"
         needed = f"the request needs about {amount_text(self.needed)}"
         if self.is_money and self.needed > self.limit:
             return f"{holder} cannot send this request with {limit}: {needed}; lower max_tokens, or raise the budget"
         left = f"{amount_text(max(0.0, self.left))} is left"
+        if self.is_without_leader:
+            left += " of this agent's part (no leader divides the budget now)"
         return f"{holder} {what} {limit}: {needed}, {left}; retry in {_duration(self.retry_after_s)}"
 
 

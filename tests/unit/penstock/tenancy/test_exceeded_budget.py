@@ -52,8 +52,9 @@ def test_an_amount_that_other_agents_hold_is_not_used_up() -> None:
 
 def test_without_a_leader_an_agent_has_used_up_its_part_alone() -> None:
     budget = ExceededBudget("acme", "", BudgetUnit.REQUESTS, 60.0, FLEET, 1.0, 0.0, 1.0, is_without_leader=True)
-    assert budget.describe().startswith(
-        "tenant acme has used up this agent's part (no leader divides it now) of the budget of 60 requests per minute"
+    assert budget.describe() == (
+        "tenant acme has used up the budget of 60 requests per minute for the fleet: the request needs about 1, "
+        "0 is left of this agent's part (no leader divides the budget now); retry in 1 s"
     )
 
 
