@@ -11,7 +11,7 @@ steering (`ranked`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -122,7 +122,10 @@ def answer_name(policy: Policy, name: DnsName, question: Question, fleet: NameSe
             case DnsStrategy.FAILOVER:
                 shares = {next(region for region in name.failover_order if region in among): 1.0}
             case DnsStrategy.NEAREST:
-                shares = {_nearest(policy, question.near, among): 1.0}
+                if question.near.country is None:
+                    shares = _mean([_of_origin(policy, origin, among) for origin in sorted(permitted)])
+                else:
+                    shares = {_nearest(policy, question.near, among): 1.0}
             case DnsStrategy.SHARES:
                 shares = _planned(policy, question.near, permitted, models, among, fleet.plans)
         return _checked(shares, permitted)
@@ -205,25 +208,47 @@ def _planned(
     """The mean of the plan's shares over the traffic classes of the name, at the origin of the client.
 
     The origin is the permitted region nearest to the client, whatever its state: the plan states where the demand of a
-    failed region goes. Where the client's place is unknown, all permitted regions are its origin equally.
+    failed region goes. Where the client's place is unknown, all permitted regions are its origin equally: an origin
+    without demand, whose shares no plan states, is one too, and would never have any demand otherwise.
     """
     order = ranked(policy, near, dict.fromkeys(permitted, RegionState.HEALTHY))
     views = {region: RegionView(view.state, True, view.weight) for region, view in live.items()}
     # Steering puts a suspect or recovering region last; the shares of the plan include it.
     by_distance = tuple(region for region in order if region in live)
     residency = residency_class(permitted).name
-    found: dict[str, float] = {}
+    found: list[dict[str, float]] = []
     for origin in order if near.country is None else order[:1]:
         plan = plans.get(origin)
         classes = [entry for entry in plan.classes if entry.model in models] if plan is not None else []
         exact = [entry for entry in classes if entry.residency == residency]
-        for entry in exact or classes:
-            if entry.arcs:
-                shares, _ = plan_shares(entry, views, NOTHING_TRIED, by_distance, origin, 1.0)
-                for region, share in shares.items():
-                    found[region] = found.get(region, 0.0) + share
-    if not found:
-        return {_nearest(policy, near, live): 1.0}
+        of_classes = _mean(
+            [
+                plan_shares(entry, views, NOTHING_TRIED, by_distance, origin, 1.0)[0]
+                for entry in exact or classes
+                if entry.arcs
+            ]
+        )
+        if not of_classes:
+            of_classes = (
+                _of_origin(policy, origin, live) if near.country is None else {_nearest(policy, near, live): 1.0}
+            )
+        found.append(of_classes)
+    return _mean(found)
+
+
+def _of_origin(policy: Policy, origin: str, live: Mapping[str, EntryState]) -> dict[str, float]:
+    """The region of clients near an origin without shares: the origin or, if it is not healthy, the nearest to it."""
+    healthy = {region for region, view in live.items() if view.state in (RegionState.HEALTHY, RegionState.DEGRADED)}
+    candidates = frozenset(healthy or live)
+    return {origin if origin in candidates else policy.nearest_first(origin, candidates)[0]: 1.0}
+
+
+def _mean(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of shares, without regions that have none; empty without any."""
+    found: dict[str, float] = {}
+    for each in shares:
+        for region, share in each.items():
+            found[region] = found.get(region, 0.0) + share
     total = sum(found.values())
     return {region: share / total for region, share in sorted(found.items()) if share > 0.0}
 

@@ -51,8 +51,21 @@ def test_shares_of_the_nearest_origin_are_the_weights() -> None:
 
 
 def test_without_a_place_every_permitted_region_is_the_origin_equally() -> None:
-    answer = ask(OPEN, Question(), OF_US, planet.plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0))
-    assert answer.shares == pytest.approx({"us-east": 0.4, "eu-de": 0.6})
+    of_germany = planet.plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+    of_spain = planet.plan("eu-es", "eu-de+eu-es+us-east", eu_de=1.0)
+    answer = ask(OPEN, Question(), OF_US, of_germany, of_spain)
+    assert answer.shares == pytest.approx({"us-east": 0.8 / 3, "eu-de": 2.2 / 3})
+    twice = replace(of_germany, classes=of_germany.classes * 2)
+    assert ask(OPEN, Question(), OF_US, twice, of_spain).shares == pytest.approx(answer.shares)
+
+
+def test_without_a_place_an_origin_without_demand_serves_its_own_clients() -> None:
+    """Of a fleet without a GeoIP database, the first region by name would have all clients otherwise, and forever."""
+    for name in (OPEN, NEAREST):
+        assert ask(name).shares == pytest.approx(dict.fromkeys(("eu-de", "eu-es", "us-east"), 1 / 3))
+        near_failed = ask(name, eu_es=RegionState.FAILED)
+        assert near_failed.shares == pytest.approx({"eu-de": 2 / 3, "us-east": 1 / 3}), "those of Spain go to Germany"
+    assert ask(OPEN, Question(), OF_US).shares == pytest.approx({"eu-de": 1.2 / 3, "eu-es": 1 / 3, "us-east": 0.8 / 3})
 
 
 def test_the_shares_are_those_of_the_class_of_the_name_if_the_plan_has_it() -> None:

@@ -5,19 +5,29 @@ from __future__ import annotations
 from math import inf
 
 import msgspec
+import pytest
 
 from penstock.dns.exports import dns_endpoint, octodns_zone
 from penstock.dns.name_answer import NameServerView
 from penstock.dns.record_sets import NameRecords, Publication, RecordSet, name_records, next_publication
 from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import Location
+from penstock.policy.kinds.dns_names import DnsStrategy
 from penstock.policy.kinds.region_entry import RegionEntry
 from tests.support import planet
-from tests.support.dns_names import ZONE, a_name, all_live, dns_policy
+from tests.support.dns_names import ENTRIES, ZONE, a_name, all_live, dns_policy
 
 OPEN = a_name("open", tenants=("open",))
 EU = a_name("eu", tenants=("personal",))
-SHARED = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.8, eu_de=0.2)}
+
+
+def plans(**shares: float) -> dict[str, RegionPlan]:
+    """A plan with these shares for each origin."""
+    return {origin: planet.plan(origin, "eu-de+eu-es+us-east", **shares) for origin in ENTRIES}
+
+
+SHARED = plans(us_east=0.8, eu_de=0.2)
 
 
 def records(name=OPEN, policy=None, **states: RegionState) -> NameRecords:
@@ -35,6 +45,20 @@ def test_a_name_has_the_addresses_of_all_regions_with_a_share() -> None:
     )
 
 
+@pytest.mark.parametrize("strategy", [DnsStrategy.SHARES, DnsStrategy.NEAREST])
+def test_regions_that_have_had_no_demand_are_among_the_records(strategy: DnsStrategy) -> None:
+    """Otherwise no client would ever reach them."""
+    name = msgspec.structs.replace(OPEN, strategy=strategy)
+    here = {"eu-de": planet.plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)}
+    for demand in ({}, here):
+        found = name_records(dns_policy(), name, NameServerView(all_live(), demand))
+        assert found.shares == pytest.approx(dict.fromkeys(ENTRIES, 1 / 3))
+        assert [each.values for each in found.record_sets] == [
+            ("192.0.2.10", "192.0.2.20", "198.51.100.30"),
+            ("2001:db8::10", "2001:db8::20"),
+        ]
+
+
 def test_a_client_subnet_has_the_records_of_its_place() -> None:
     live = NameServerView(all_live(), {})
     here = {place: name_records(dns_policy(), OPEN, live, Location(place)).shares for place in ("US", "ES")}
@@ -47,8 +71,8 @@ def test_a_cname_stands_alone() -> None:
     policy = msgspec.structs.replace(policy, regions=policy.regions | {"us-east": there})
     assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",), OPEN.ttl_s),)
     # Of a region with a smaller share, it is left out.
-    mixed = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.2, eu_de=0.8)}
-    found = name_records(policy, OPEN, NameServerView(all_live(), mixed)).record_sets
+    mixed = NameServerView(all_live(), plans(us_east=0.2, eu_de=0.8))
+    found = name_records(policy, OPEN, mixed).record_sets
     assert [(each.kind, each.values) for each in found] == [("A", ("192.0.2.10",)), ("AAAA", ("2001:db8::10",))]
 
 
