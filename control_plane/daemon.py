@@ -407,7 +407,7 @@ class ControlPlane:
         policy = self.view.policy
         if self.elector.epoch is None or policy is None or not policy.usage_stores:
             return
-        await self._usage.keep_and_log(UpkeepRequest(stores_to_keep(policy), int(time.time() * 1000)))
+        await self._usage.keep(UpkeepRequest(stores_to_keep(policy), int(time.time() * 1000)))
 
     async def _remove_audit_entries(self) -> None:
         if self.elector.epoch is None or self.audit_retention is None:

@@ -87,8 +87,8 @@ def _is_replaced(name: SegmentName, replaced: Mapping[tuple[str, str], Replaced]
     return any(first <= name.number <= last for first, last in ranges)
 
 
-def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int, *, is_dry_run: bool = False) -> int:
-    """Replace the segments of a day and region by one; returns how many were replaced, or would be in a dry run.
+def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int) -> int:
+    """Replace the segments of a day and region by one; returns how many were replaced.
 
     Args:
         day: a name with the day and region.
@@ -101,8 +101,6 @@ def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int, *, i
     paths = local_files(store, listed, cache)
     kept = set(without_replaced(zip((each.name for each in listed), paths, strict=True)))
     current = [(each.name, path) for each, path in zip(listed, paths, strict=True) if path in kept]
-    if is_dry_run:
-        return len(current) if len(current) >= MIN_SEGMENTS else 0
     if len(current) >= MIN_SEGMENTS:
         replaces: Replaced = {}
         for name, path in current:

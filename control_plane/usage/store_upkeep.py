@@ -59,12 +59,10 @@ class UpkeepRequest(msgspec.Struct, frozen=True):
     stores: tuple[StoreToKeep, ...]
     now_ms: int
     """Unix time (ms)."""
-    is_dry_run: bool = False
-    """Whether the segments are only counted."""
 
 
 class UpkeepReport(msgspec.Struct, frozen=True):
-    """What was done; of a dry run, what would be."""
+    """What was done."""
 
     removed: int = 0
     """Segments past their retention that were removed."""
@@ -99,7 +97,7 @@ def _keep_store(store: ObjectStore, settings: StoreToKeep, request: UpkeepReques
     today = datetime.fromtimestamp(request.now_ms / 1000, UTC).date()
     every = [name for each in store.list("") if (name := parse_segment_name(each.path)) is not None]
     gone = expired(every, today, settings.retention_days)
-    for name in () if request.is_dry_run else gone:
+    for name in gone:
         store.delete(str(name))
     groups: dict[tuple[date, str], list[SegmentName]] = {}
     for name in every:
@@ -108,7 +106,7 @@ def _keep_store(store: ObjectStore, settings: StoreToKeep, request: UpkeepReques
     for name in gone:
         groups.pop((name.day, name.region), None)
     many = [names[0] for names in groups.values() if len(names) >= MIN_SEGMENTS]
-    replaced = sum(compact(store, name, cache, request.now_ms, is_dry_run=request.is_dry_run) for name in many)
+    replaced = sum(compact(store, name, cache, request.now_ms) for name in many)
     return len(gone), replaced
 
 

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class UsageBusy(Exception):
-    """Too many questions are being answered, or an upkeep runs."""
+    """Too many questions are being answered."""
 
 
 class UsageFailed(Exception):
@@ -46,7 +46,6 @@ class UsageRunner:
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._running = 0
-        self._keeps = False
 
     async def answer(self, request: UsageRequest) -> UsageAnswer:
         """Answer a question.
@@ -66,26 +65,11 @@ class UsageRunner:
             raise UsageFailed(reply.problem)
         return reply.answer
 
-    async def keep(self, request: UpkeepRequest) -> UpkeepReport:
-        """Remove and compact segments.
-
-        Raises:
-            UsageBusy: another upkeep runs.
-            UsageFailed: the process took too long or ended.
-        """
-        if self._keeps:
-            raise UsageBusy("the usage stores are being compacted; try again")
-        self._keeps = True
-        try:
-            return await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
-        finally:
-            self._keeps = False
-
-    async def keep_and_log(self, request: UpkeepRequest) -> None:
+    async def keep(self, request: UpkeepRequest) -> None:
         """Remove and compact segments, and log what was done and what was not."""
         try:
-            report = await self.keep(request)
-        except (UsageBusy, UsageFailed) as error:
+            report = await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
+        except UsageFailed as error:
             report = UpkeepReport(problems=(str(error),))
         for problem in report.problems:
             _log.warning("a usage store was not kept", problem=problem)

@@ -120,17 +120,6 @@ async def test_a_refused_revision_is_kept_with_its_errors(world: World) -> None:
     assert revisions[0]["errors"][0].startswith("spillover.yaml:4: target_utilisation: ")
 
 
-async def test_two_policies_are_compared(world: World) -> None:
-    stable, candidate = await in_shadow(world)
-    reported = await world.get("/v1/policies/diff", before=stable, after=candidate)
-    assert [(change["kind"], change["field"], change["before"], change["after"]) for change in reported["changes"]] == [
-        ("Spillover", "target_utilisation", 0.8, 0.7)
-    ]
-    assert (await world.get("/v1/policies/diff", after=candidate))["before"] == stable
-    missing = await world.http.get("/v1/policies/diff", params={"before": "0" * 64})
-    assert missing.status_code == 404
-
-
 async def test_policies_are_not_compared_on_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await in_shadow(world)
     threads: list[threading.Thread] = []

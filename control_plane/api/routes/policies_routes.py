@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import StrictBool
 
 from adapters.access.callers import Caller
@@ -18,7 +18,6 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
 from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.api.routes.rollouts.rollouts_routes import ActionBody, ActionRequest, action_problem, current_rollout
-from control_plane.api.serving.client_location import require_policy
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.evaluation.evaluation_jobs import Validation, ValidationJob
@@ -31,16 +30,13 @@ from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutSummary, summary
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy
-from penstock.policy.policy_diff import SHOWN_DIGEST, Change, diff
+from penstock.policy.policy_diff import SHOWN_DIGEST
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Rollout
 
 TAR = "application/x-tar"
 
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="Digest of the policy.")]
-QueryDigest = Annotated[
-    str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest of a policy. Default: the policy in force.")
-]
 
 
 class ApplyRequest(ActionRequest):
@@ -66,15 +62,6 @@ class PolicyView(msgspec.Struct, frozen=True):
     """The recent revisions with this content, newest first."""
     policy: Any
     """The compiled policy. Digests of API keys are shortened."""
-
-
-class PolicyChanges(msgspec.Struct, frozen=True):
-    """Differences between two policies."""
-
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    """Differences by kind, name and field; empty if the policies are equivalent."""
 
 
 def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, evaluator: Evaluator) -> APIRouter:
@@ -106,16 +93,6 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
         every = await revisions.newest_first()
         found = paginate(every, lambda revision: f"{revision.number:011d}", cursor, limit, newest_first=True)
         return json_response(RevisionPage(found.items, found.next_cursor))
-
-    @router.get("/diff", responses=returns(PolicyChanges, "The differences."))
-    async def changes(caller: Viewer, before: QueryDigest = None, after: QueryDigest = None) -> Response:
-        """Compare two policies by kind, name and field."""
-        first, second = [
-            await stored_policy(digest) if digest is not None else require_policy(view.policy)
-            for digest in (before, after)
-        ]
-        # In a thread: comparing thousands of documents takes seconds.
-        return await large_response(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
 
     @router.post(
         "/validate",

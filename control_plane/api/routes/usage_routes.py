@@ -11,12 +11,11 @@ from fastapi import APIRouter, Depends, Query, Response
 from msgspec.structs import replace
 
 from control_plane.api.openapi import returns
-from control_plane.api.responses import Problem, json_response, large_response
+from control_plane.api.responses import Problem, large_response
 from control_plane.api.serving.client_location import require_policy
-from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
 from control_plane.usage.segment_files import MAX_DAYS
-from control_plane.usage.store_upkeep import UpkeepReport, UpkeepRequest, stores_to_keep
 from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageOrder, UsageRequest
 from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
 from penstock.fleet.snapshot import FRESH_S, Snapshot
@@ -88,26 +87,6 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
         prices = prices_at(policy, datetime.now(UTC).timestamp())
         found = replace(found, missing=missing, currency="" if prices is None else prices.currency)
         return await large_response(lambda: found)
-
-    @router.post("/usage/compaction", responses=returns(UpkeepReport, "What was done."))
-    async def compact(caller: Operator) -> Response:
-        """Do now what the leader does each hour: compact segments, and remove those past their retention.
-
-        It may take minutes, at most 30; one that is broken off loses nothing, and the next one continues it. No sum
-        changes, except by retention.
-        """
-        must_reach(caller, None)
-        policy = require_policy(view.policy)
-        stores = stores_to_keep(policy)
-        if not stores:
-            raise Problem(409, NO_STORE)
-        try:
-            report = await runner.keep(UpkeepRequest(stores, int(time.time() * 1000), caller.is_dry_run))
-        except UsageBusy as error:
-            raise Problem(429, str(error), {"Retry-After": "60"}) from None
-        except UsageFailed as error:
-            raise Problem(503, str(error)) from None
-        return json_response(report)
 
     return router
 

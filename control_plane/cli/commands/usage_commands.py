@@ -14,21 +14,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from adapters.standard_output import results
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, with_fleet_options
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, print_view, table_of
 from control_plane.usage.sla_report import QUESTIONS as SLA_QUESTIONS
 from control_plane.usage.sla_report import SlaReport, make_report
 from control_plane.usage.statement import QUESTIONS, make_statement, month_of, plain_cell, statement_csv, statement_html
-from control_plane.usage.store_upkeep import UpkeepReport
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageOrder, UsageRow
 
 USAGE_TIMEOUT_S = 70.0
 """Time limit (s) of a question; the control plane's own is shorter."""
-
-
-COMPACTION_TIMEOUT_S = 1830.0
-"""Time limit (s) of a compaction; the control plane's own is shorter."""
 
 
 class UsageOutput(StrEnum):
@@ -154,23 +149,6 @@ def _sla_view(report: SlaReport) -> RenderableType:
     if not report.objectives:
         notes.insert(0, Text("no service objective counts requests of this month"))
     return Group(table, *notes)
-
-
-@app.command()
-@with_fleet_options
-def compact(fleet: ChangeOptions, output: OutputOption = Output.TABLE) -> None:
-    """Compact segments of the usage stores now, and remove those past their retention, as the leader does hourly."""
-    with exit_on_error("usage compact"), fleet.connect(timeout_s=COMPACTION_TIMEOUT_S) as api:
-        report = api.request("POST", "/v1/usage/compaction").decoded(UpkeepReport)
-    print_as(output, report, lambda: _upkeep_view(report, is_dry_run=fleet.dry_run))
-    if report.problems:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _upkeep_view(report: UpkeepReport, *, is_dry_run: bool) -> RenderableType:
-    would = "would be " if is_dry_run else ""
-    counts = f"{report.compacted:,} segments {would}compacted, {report.removed:,} past their retention {would}removed"
-    return Group(Text(counts), *(Text(line, "yellow") for line in report.problems))
 
 
 def columns_of(answer: UsageAnswer, by: Sequence[str], *, cost: bool) -> tuple[list[str], list[list[Any]]]:
