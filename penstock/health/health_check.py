@@ -20,6 +20,9 @@ MAX_READ_BYTES: Final = 4096
 MAX_SHOWN_CHARS: Final = 80
 """Length of the beginning of an answer that is shown to operators."""
 
+NO_PAGE: Final = frozenset({404, 405, 501})
+"""Statuses of a server that has no page at the path of the probe."""
+
 _BUSY_STATUSES: Final = frozenset({429, 529})
 """Statuses that only a server which accepts requests sends; 529 is Anthropic's `overloaded_error`."""
 
@@ -139,7 +142,8 @@ def unready_because(check: HealthCheck, status: int, body: bytes) -> str:
     stated = "".join(letter if letter.isprintable() else " " for letter in _text(body))
     stated = " ".join(stated.split())
     shown = "" if not stated or stated.startswith("<") else f": {stated[:MAX_SHOWN_CHARS]}"
-    return f"it answers the health probe with {status}{shown}"
+    remedy = "; name its kind of `engine`, or the path of its `health`, in its entry" if status in NO_PAGE else ""
+    return f"it answers the health probe with {status}{shown}{remedy}"
 
 
 def _state(body: bytes) -> str:

@@ -116,6 +116,8 @@ class Endpoint(EndpointAccount):
         """The problem of the files that the endpoint's entry names; empty if all files are valid."""
         self.credential_rejected = ""
         """How the engine rejected the configured credential; empty once the engine has accepted the credential."""
+        self.lacks_health_page = False
+        """Whether the server has no page at the health path of `auto`, so that its list of models is probed."""
         self.probe_failure = ""
         """Why the last health probe was not good; empty if it was good, or there was none."""
         self._on_models = on_models

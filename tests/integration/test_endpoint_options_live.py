@@ -138,6 +138,56 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
                 assert (headers[b"authorization"], headers[b"x-team"]) == (f"Bearer {SECRET}".encode(), b"search")
 
 
+class ModelsOnly(SmallHttp):
+    """A server of OpenAI's API without a health page, such as Ollama."""
+
+    def __init__(self) -> None:
+        self.probed: list[str] = []
+        """Targets of GET requests, apart from metrics."""
+        self.missing = b"/health"
+        """The page that the server lacks."""
+        self.status = 404
+        super().__init__(self._page)
+
+    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target in (self.missing, b"/metrics"):
+            self.probed += [target.decode()] * (target == self.missing)
+            return self.status, b'{"detail": "Not Found"}'
+        if target == b"/v1/models":
+            # Longer than an ordinary answer to a probe.
+            self.probed.append(target.decode())
+            return 200, json.dumps({"data": [{"id": MODEL, "about": "x" * 100_000}]}).encode()
+        return 200, b'{"choices": []}'
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_without_a_health_page_is_probed_at_its_list_of_models(tmp_path: Path, status: int) -> None:
+    async with ModelsOnly() as server:
+        server.status = status
+        async with serving(tmp_path, {"url": server.url}) as agent:
+            pool, gpu = agent.endpoints.pools[MODEL], named(agent, "gpu-0")
+            await until(lambda: pool.ready == 1)
+            assert server.probed[0] == "/health"
+            assert gpu.reported.loaded == {MODEL}
+            assert (await ask(agent)).status == 200
+            asked = len(server.probed)
+            await until(lambda: len(server.probed) > asked + 3)
+            assert set(server.probed[asked:]) == {"/v1/models"}
+            server.missing = b"/v1/models"
+            await until(lambda: gpu.probe_failure != "")
+            await until(lambda: pool.ready == 1 and gpu.probe_failure == "")
+
+
+@pytest.mark.parametrize("entry", [{"health": "/health"}, {"engine": "http"}])
+async def test_a_health_path_that_its_entry_states_has_no_substitute(tmp_path: Path, entry: dict[str, Any]) -> None:
+    async with ModelsOnly() as server, serving(tmp_path, {"url": server.url, **entry}) as agent:
+        gpu = named(agent, "gpu-0")
+        await until(lambda: "404" in gpu.probe_failure)
+        assert "the path of its `health`" in gpu.probe_failure
+        await until(lambda: server.probed.count("/health") > 4)
+        assert (agent.endpoints.pools[MODEL].ready, "/v1/models" in server.probed) == (0, False)
+
+
 async def test_a_credential_may_have_a_custom_header(tmp_path: Path) -> None:
     secret = put(tmp_path / "key", SECRET)
     async with KeyedEngine(MODEL, header="x-api-key") as keyed:

@@ -23,7 +23,8 @@ class EngineKind(StrEnum):
     """The engine at an address."""
 
     AUTO = "auto"
-    """Detected by the names of its metrics; before detection, and without metrics, its own entry in ENGINES applies."""
+    """Detected by the names of its metrics; before detection, and without metrics, its own entry in ENGINES applies. A
+    server without its health path is probed at its list of models."""
     VLLM = "vllm"
     SGLANG = "sglang"
     TRITON = "triton"

@@ -20,6 +20,7 @@ from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 TIMEOUT_S = 2.0
 """Timeout (s) of a query; a timeout counts as a slow health probe."""
 
+MODELS_PATH = "/v1/models"
 MAX_LIST_BYTES = 1 << 20
 MAX_LISTED = 4096
 """Maximum number of models read from an engine's list."""
@@ -85,7 +86,7 @@ async def fetch_loaded_models(
 
 async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> LoadedModels:
     try:
-        status, body = await _get(spec, rewrite, "/v1/models", connections)
+        status, body = await _get(spec, rewrite, MODELS_PATH, connections)
     except TooLarge:
         return LoadedModels(None)
     if status >= 500 and status not in UNSUPPORTED:

@@ -8,12 +8,14 @@ from random import Random
 
 from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
-from penstock.health.engines.engine_kinds import ENGINES
-from penstock.health.health_check import answer_outcome, unready_because
+from penstock.health.engines.engine_kinds import ENGINES, EngineKind
+from penstock.health.health_check import NO_PAGE, answer_outcome, unready_because
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.asleep_models import without_asleep
 from regional_agent.endpoints.probing.endpoint_models import (
+    MAX_LIST_BYTES,
+    MODELS_PATH,
     CredentialRejected,
     NotReady,
     fetch_facts,
@@ -36,6 +38,11 @@ MAX_PER_S = 200
 """Maximum probes per second of one agent; with many endpoints, each is probed less often."""
 
 MAX_ANSWER_BYTES = 64 * 1024
+
+
+def _may_lack_health_page(endpoint: Endpoint) -> bool:
+    """Whether nothing states the health path, so that an ordinary server of OpenAI's API may have none."""
+    return endpoint.kind is EngineKind.AUTO and endpoint.spec.health.path is None
 
 
 async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
@@ -79,15 +86,18 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         return ProbeOutcome.UNREADY, "a file of its entry was never usable"
     engine, spec, rewrite = ENGINES[endpoint.kind], endpoint.spec, endpoint.rewrite or NO_REWRITE
     check = endpoint.health_check
-    target = spec.health.path or rewrite.target(check.path)
+    lists = endpoint.lacks_health_page and _may_lack_health_page(endpoint)
+    target = spec.health.path or rewrite.target(MODELS_PATH if lists else check.path)
     try:
         answer = await fetch(
             connections,
             endpoint.address,
             FetchRequest(target, rewrite.headers),
             timeout_s=MAX_LATE_S,
-            limit_bytes=MAX_ANSWER_BYTES,
+            limit_bytes=MAX_LIST_BYTES if lists else MAX_ANSWER_BYTES,
         )
+        if answer.status in NO_PAGE and _may_lack_health_page(endpoint):
+            endpoint.lacks_health_page = not lists
         has_retry_after = "retry-after" in answer.headers
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
         on_demand = bool(endpoint.reported.wake_methods)
