@@ -18,6 +18,7 @@ from control_plane.status.query_responses import DnsResponse
 from penstock.dns.name_answer import EntryState, NameServerView
 from penstock.dns.record_sets import name_records
 from penstock.fleet.snapshot import pools
+from penstock.overrides.override_check import NO_REPORTS
 from penstock.policy.policy import Policy
 
 
@@ -36,7 +37,8 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
         """Get what DNS names resolve to, for a client subnet at a location or without one.
 
         `shares` are the answers of agents through PowerDNS; `record_sets` are the records for a server that has one
-        answer for all clients.
+        answer for all clients. A control plane that has just taken over answers 503 until regions have had time to
+        report to it, as they would seem lost.
         """
         return json_response(await in_api_thread(lambda: _answers(view, geoip, query)))
 
@@ -45,6 +47,8 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
 
 def _answers(view: FleetView, geoip: GeoIpLookup, query: DnsQuery) -> DnsResponse:
     policy = require_policy(view.policy)
+    if not view.has_full_snapshot:
+        raise Problem(503, NO_REPORTS, {"retry-after": "2"})
     known = policy.dns_names or {}
     if query.name is not None and query.name not in known:
         raise Problem(404, f"the policy has no DnsName {query.name!r}")

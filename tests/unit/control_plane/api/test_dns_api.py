@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import DnsResponse
 from lab.geoip import write_geoip
@@ -86,3 +87,11 @@ async def test_a_client_subnet_is_nearest_to_its_region(http: httpx.AsyncClient)
 async def test_unknown_names_and_places_are_problems(http: httpx.AsyncClient) -> None:
     assert is_problem(await http.get("/v1/dns", params={"name": "nothing.example.com"}), 404)
     assert is_problem(await http.get("/v1/dns", params={"country": "XX"}), 422)
+
+
+async def test_a_new_leader_answers_once_regions_have_had_time_to_report(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of those that have not reported yet would be removed from other DNS servers."""
+    monkeypatch.setattr(PlanningLoop, "has_full_snapshot", False)
+    assert is_problem(await http.get("/v1/dns"), 503)
