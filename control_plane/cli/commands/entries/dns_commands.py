@@ -61,18 +61,23 @@ def export(
     zone: Annotated[str, typer.Option(help="Zone to export; octodns has one file for each zone.")] = "",
     namespace: Annotated[str, typer.Option(help="Namespace of the DNSEndpoint.")] = "default",
 ) -> None:
-    """Print the records of the policy's names as YAML, or exit with 1 and print nothing if a name has no live region.
+    """Print the records of the policy's names as YAML.
 
-    A reader of the output would remove such a name; octoDNS and ExternalDNS keep what they have without new output.
+    A name without a live region has the records of all its permitted regions, and a line on stderr states it: without
+    any, readers of the output would remove it. If it has none, nothing is printed and the exit code is 1.
     """
     names = [name for name in _names(api) if zone in ("", name.zone)]
     zones = {name.zone for name in names}
     if to is ExportFormat.OCTODNS and len(zones) != 1:
         raise UsageFault(f"name one zone with --zone: {', '.join(sorted(zones)) or 'the policy has none'}")
-    empty = [name.name for name in names if not name.record_sets]
+    empty = [name.name for name in names if not (name.record_sets or name.permitted_sets)]
     if empty:
-        print_error("dns export", f"no permitted region is live for {', '.join(empty)}; nothing is exported")
+        print_error("dns export", f"no region is permitted for {', '.join(empty)}; nothing is exported")
         raise typer.Exit(EXIT_FAILED)
+    for name in names:
+        if not name.record_sets:
+            print_error("dns export", f"{name.name}: no permitted region is live; the records are those of all")
+    names = [msgspec.structs.replace(name, record_sets=name.record_sets or name.permitted_sets) for name in names]
     content = dns_endpoint(names, namespace) if to is ExportFormat.EXTERNAL_DNS else octodns_zone(names, *zones)
     print(msgspec.yaml.encode(content).decode(), end="")
 

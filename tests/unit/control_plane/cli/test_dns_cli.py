@@ -60,12 +60,24 @@ def test_exports_are_yaml_of_the_other_programs(names: list[NameRecords]) -> Non
     assert (manifest["kind"], manifest["metadata"]["namespace"]) == ("DNSEndpoint", "edge")
 
 
-def test_nothing_is_exported_while_a_name_has_no_live_region(names: list[NameRecords]) -> None:
+@pytest.mark.parametrize("target", ["octodns", "external-dns"])
+def test_a_name_without_a_live_region_does_not_keep_the_others_from_changing(
+    names: list[NameRecords], target: str
+) -> None:
+    names.append(msgspec.structs.replace(NONE, permitted_sets=(RecordSet("A", ("192.0.2.30",), 10),)))
+    exported = run("dns", "export", target)
+    assert exported.exit_code == 0
+    assert all(address in exported.stdout for address in ("192.0.2.10", "192.0.2.20", "192.0.2.30"))
+    assert "page.api.example.com: no permitted region is live; the records are those of all" in exported.stderr
+    assert "eu.api.example.com" not in exported.stderr
+
+
+@pytest.mark.parametrize("target", ["octodns", "external-dns"])
+def test_nothing_is_exported_if_a_name_would_be_empty(names: list[NameRecords], target: str) -> None:
     names.append(NONE)
-    for target in ("octodns", "external-dns"):
-        refused = run("dns", "export", target)
-        assert (refused.exit_code, refused.stdout) == (1, "")
-        assert "no permitted region is live for page.api.example.com; nothing is exported" in refused.stderr
+    refused = run("dns", "export", target)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "no region is permitted for page.api.example.com; nothing is exported" in refused.stderr
 
 
 def test_octodns_needs_one_zone(names: list[NameRecords]) -> None:
