@@ -49,7 +49,7 @@ from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_hooks import WakeHooks
-from regional_agent.peers.agent_directory import AgentDirectory
+from regional_agent.peers.agent_directory import AgentDirectory, rivalry_of
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.gateway_check import other_process_behind
 from regional_agent.peers.peer_prober import CreditRequests, PeerProber
@@ -334,7 +334,7 @@ class AgentRuntime:
             to_peers: returns the TLS context for connections to agents.
 
         Raises:
-            BadSettings: other regions would reach another agent at the address of this one.
+            BadSettings: other regions would reach another agent at the address of this one, or by its name.
         """
         settings = self._settings
         self._peer_url = settings.advertise_peer_url or peer_url
@@ -347,22 +347,19 @@ class AgentRuntime:
             self.responder.certificate,
             settings.advertise_peer_server_name or "",
         )
-        await self._require_own_address(member)
+        await self._require_no_rival(member)
         await self._require_own_name(to_peers)
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
 
-    async def _require_own_address(self, member: AgentMember) -> None:
-        """Raise BadSettings if another agent is registered at the address, for longer than a crashed one would be."""
+    async def _require_no_rival(self, member: AgentMember) -> None:
+        """Raise BadSettings if another agent is registered at the address, or by the name from another one, for longer
+        than a crashed one would be."""
         until = time.monotonic() + REGISTRATION_TTL_S + 1.0
-        while other := await self._directory.agent_at(member):
+        while other := await self._directory.rival_of(member):
             if time.monotonic() > until:
-                raise BadSettings(
-                    f"{PREFIX}ADVERTISE_PEER_URL: agent {other} of the region has the same address"
-                    f" {member.peer_address}; give each agent an address of its own, or a"
-                    f" {PREFIX}ADVERTISE_PEER_SERVER_NAME by which a gateway selects it"
-                )
+                raise BadSettings(rivalry_of(member, other, PREFIX))
             await asyncio.sleep(ADDRESS_RETRY_S)
 
     async def _require_own_name(self, to_peers: Callable[[], ssl.SSLContext]) -> None:

@@ -119,7 +119,8 @@ class AgentSettings(BaseModel):
     region: Name
     """Name of the agent's region, as in the policy."""
     name: Name
-    """Name of the agent: unique in its region, and unchanged by a restart."""
+    """Name of the agent: unique in its region, and unchanged by a restart. An agent does not start while one of its
+    name runs on another host."""
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 1
     """Number of worker processes, which accept from one traffic port. With more than 1, each worker is an
     agent of its own: worker 2 of `eu-de-1` has the name `eu-de-1-2`, subdirectories of that name in `identity_dir` and

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -121,12 +122,14 @@ class AgentDirectory:
         except (TimeoutError, StoreError, CodecError):
             return self.member(region, name)
 
-    async def agent_at(self, own: AgentMember) -> str:
-        """Return the name of another agent of the region with the address of `own`; empty if there is none.
+    async def rival_of(self, own: AgentMember) -> AgentMember | None:
+        """Return an agent of the region with the address of `own` and another name, or with its name on another host;
+        None if there is none.
 
-        A balancer in front of several agents would send each connection to another one, whose keys differ. While the
-        store cannot be read, only registrations that this process read from it count: those on disk never expire, so
-        that an agent with a new name would find its earlier one.
+        A balancer in front of several agents would send each connection to another one, whose keys differ. Of two
+        agents with one name, the leader and other regions know the newer one alone; on one host, it takes over. While
+        the store cannot be read, only registrations that this process read from it count: those on disk never expire,
+        so that an agent with a new name would find its earlier one.
         """
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -135,9 +138,13 @@ class AgentDirectory:
         except (TimeoutError, StoreError, CodecError):
             others = list(self._members.values())
         for other in others:
-            if (other.region, other.peer_address) == (own.region, own.peer_address) and other.name != own.name:
-                return other.name
-        return ""
+            if other.region != own.region:
+                continue
+            if other.name == own.name and urlsplit(other.peer_url).hostname != urlsplit(own.peer_url).hostname:
+                return other
+            if other.name != own.name and other.peer_address == own.peer_address:
+                return other
+        return None
 
     def may_have(self, region: str, name: str) -> bool:
         """Whether an agent is registered under this name, or no registrations could be read yet."""
@@ -199,3 +206,16 @@ def _is_address(url: str) -> bool:
         return not is_reserved(Address.parse(url).host)
     except ValueError:
         return False
+
+
+def rivalry_of(own: AgentMember, other: AgentMember, prefix: str) -> str:
+    """Return why `own` cannot run beside its rival, and the remedy. `prefix` is that of the names of settings."""
+    if other.name == own.name:
+        return (
+            f"{prefix}NAME: an agent {other.name} of the region runs on another host, at {other.peer_address}, and"
+            f" this one at {own.peer_address}; stop that one, or give this one a name and a certificate of its own"
+        )
+    return (
+        f"{prefix}ADVERTISE_PEER_URL: agent {other.name} of the region has the same address {own.peer_address}; give"
+        f" each agent an address of its own, or a {prefix}ADVERTISE_PEER_SERVER_NAME by which a gateway selects it"
+    )

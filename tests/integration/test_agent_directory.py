@@ -90,9 +90,10 @@ async def test_a_registered_server_name_is_part_of_the_address(start: Start) -> 
     await register(store, first, second)
     await until(lambda: len(directory.addresses("there")) == 2)
     assert {address.server_name for address in directory.addresses("there")} == {"a.example", "b.example"}
-    assert await directory.agent_at(msgspec.structs.replace(first, name="c")) == "a"
-    assert await directory.agent_at(first) == ""
-    assert await directory.agent_at(msgspec.structs.replace(first, region="here")) == ""
+    for address_or_name in ({"name": "c"}, {"peer_url": "https://127.0.0.2:443"}):
+        assert await directory.rival_of(msgspec.structs.replace(first, **address_or_name)) == first
+    for successor in ({}, {"region": "here"}, {"server_name": "c.example"}, {"peer_url": "https://127.0.0.1:444"}):
+        assert await directory.rival_of(msgspec.structs.replace(first, **successor)) is None
 
 
 async def test_registrations_on_disk_do_not_occupy_an_address(start: Start, tmp_path: Path) -> None:
@@ -102,10 +103,10 @@ async def test_registrations_on_disk_do_not_occupy_an_address(start: Start, tmp_
     await register(store, old)
     await until((tmp_path / "agents").exists)
     store.away = True
-    assert await first.agent_at(renamed) == "old", "what this process read from the store counts"
+    assert await first.rival_of(renamed) == old, "what this process read from the store counts"
     second = start(store)
     assert second.names("here") == ("old",)
-    assert await second.agent_at(renamed) == ""
+    assert await second.rival_of(renamed) is None
 
 
 async def test_an_invalid_registration_is_ignored(start: Start) -> None:

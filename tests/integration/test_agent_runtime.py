@@ -316,18 +316,34 @@ async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) 
     await store.close()
 
 
-async def test_an_agent_with_the_address_of_another_does_not_start(
-    sites: list[Site], own_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "url", "message"),
+    [
+        ("agent-0", None, "agent agent-0 of the region has the same address"),
+        (
+            "agent-1",
+            "https://10.0.0.1:1",
+            "an agent agent-1 of the region runs on another host, at https://10.0.0.1:1,",
+        ),
+    ],
+)
+async def test_an_agent_with_the_address_or_the_name_of_another_does_not_start(
+    sites: list[Site],
+    own_etcd: EtcdServer,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    url: str | None,
+    message: str,
 ) -> None:
     monkeypatch.setattr(runtime, "REGISTRATION_TTL_S", 0)
     # An agent that cannot read the store in time starts without this check.
     monkeypatch.setattr(agent_directory, "READ_TIMEOUT_S", PATIENCE_S)
     de, _ = sites
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", "agent-0"))
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", name))
     async with de.peer:
-        other = AgentMember("eu-de", "agent-0", de.peer.url, "http://127.0.0.1:1", 1)
-        await store.commit((), (Put(keys.agent("eu-de", "agent-0"), encode(other)),))
-    with pytest.raises(BadSettings, match="agent agent-0 of the region has the same address"):
+        other = AgentMember("eu-de", name, url or de.peer.url, "http://127.0.0.1:1", 1)
+        await store.commit((), (Put(keys.agent("eu-de", name), encode(other)),))
+    with pytest.raises(BadSettings, match=message):
         async with de.running():
             pass
     await store.close()
