@@ -273,6 +273,41 @@ async def test_the_limit_of_open_requests_counts_no_repetition_and_is_none_of_ba
         assert (await client.create(file)).json()["error"]["code"] == "too_many_batches"
 
 
+@pytest.mark.parametrize("of", ["/body", "/end.json"])
+async def test_a_request_with_the_key_of_a_job_that_is_being_deleted_is_refused_and_then_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    held, release, delete = asyncio.Event(), asyncio.Event(), JobStorage.delete
+
+    async def waits(self: JobStorage, path: str) -> None:
+        if path.endswith(of) and not held.is_set():
+            held.set()
+            await release.wait()
+        await delete(self, path)
+
+    key = {"idempotency-key": "k1"}
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        job = (await submit(client, **key)).json()["id"]
+        await ended(client, job)
+        monkeypatch.setattr(JobStorage, "delete", waits)
+        deletion = asyncio.create_task(client.http.delete(f"/v1/jobs/{job}"))
+        await held.wait()
+        refused = await submit(client, **key)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "deletion_incomplete")
+        assert "x-should-retry" not in refused.headers
+        release.set()
+        assert (await deletion).status_code == 200
+        again = await submit(client, **key)
+        assert (again.status_code, again.json()["id"]) == (202, job)
+        assert (await ended(client, job))["result"]["status_code"] == 200
+        assert len(gpu.requests) == 2
+        # Its agent died before it had deleted the end: the next request completes that.
+        (tmp_path / "store" / JobPaths("open", job).record).unlink()
+        assert [(await submit(client, **key)).status_code for _ in range(2)] == [409, 202]
+        assert (await ended(client, job))["status"] == "completed"
+        assert len(gpu.requests) == 3
+
+
 async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
     folder, job = tmp_path / "store", "job_" + "0" * 32
     for path, content in ((f"tenants/open/jobs/{job}.json", "{}"), (f"open/eu-de/open/{job}", "")):

@@ -163,6 +163,13 @@ def idempotency_key_of(value: bytes) -> bytes:
     return value
 
 
+async def refuse_before_deletion(jobs: BatchStore, paths: JobPaths) -> None:
+    """Raise BadInput if the deletion of a job that had the identifier of a new one is not complete."""
+    if not await jobs.is_deleted(paths):
+        message = "the job that had this Idempotency-Key is being deleted; retry"
+        raise BadInput(409, "deletion_incomplete", message)
+
+
 def deadline_or_refuse(window: str, created_at: int, param: str) -> int:
     """Return the deadline (Unix time, s) by a completion window. Raises BadInput for one that is none."""
     expires_at = deadline_of(window, created_at)

@@ -24,7 +24,7 @@ from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
-from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of
+from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of, refuse_before_deletion
 from regional_agent.jobs.api.files_api import signed_urls
 from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
@@ -100,6 +100,8 @@ class JobsApi:
         storage = self._jobs.storage
         known = await storage.find_record(paths.record, AsyncRequest) if key else None
         if known is None:
+            if key:
+                await refuse_before_deletion(self._jobs, paths)
             if await self._jobs.open_of(tenant) >= self._max_open:
                 message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
                 raise BadInput(429, "too_many_requests", message)

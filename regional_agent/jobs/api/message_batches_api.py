@@ -26,7 +26,7 @@ from penstock.jobs.job_records import BatchRecord, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from penstock.routing.reasons import Reason
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
-from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_further_batches
+from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_before_deletion, refuse_further_batches
 from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
@@ -73,6 +73,7 @@ class MessageBatchesApi:
             batch = store_paths.repeatable_id(store_paths.MESSAGE_BATCH, *parts)
             if await self._batches.find(JobPaths(tenant, batch)) is not None:
                 return await self.show(batch)
+            await refuse_before_deletion(self._batches, JobPaths(tenant, batch))
         try:
             new = decode_requests(body, min(MAX_REQUESTS, self._store.max_requests))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

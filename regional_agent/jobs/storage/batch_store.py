@@ -155,7 +155,8 @@ class BatchStore:
         return result_counts(result, newest, later, end, exists=exists)
 
     async def delete(self, paths: JobPaths) -> None:
-        """Delete a job that has ended: first its record, then its result files and all other objects."""
+        """Delete a job that has ended: first its record, then its result files and all other objects, and last its end,
+        by which `is_deleted` knows a deletion that is not complete."""
         await self.storage.delete(paths.record)
         await self.storage.delete(paths.cancellation)
         end = await self.find_end(paths)
@@ -163,7 +164,15 @@ class BatchStore:
             for file in (end.output_file_id, end.error_file_id):
                 if file is not None:
                     await self.storage.delete(store_paths.file_record(paths.tenant, file))
-        await self.storage.delete_all(paths.data)
+        await self.storage.delete_all(paths.data, last=paths.end)
+
+    async def is_deleted(self, paths: JobPaths) -> bool:
+        """Whether a job without a record can be created: otherwise a deletion that is not complete would delete objects
+        of the new one, and is completed here, since its agent may have died."""
+        if await self.find_end(paths) is None:
+            return True
+        await self.delete(paths)
+        return False
 
     async def delete_expired(self, expired: Expiring) -> None:
         """Delete a job, and the mark of its deletion by age.
