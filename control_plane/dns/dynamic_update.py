@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +67,7 @@ class DynamicUpdates:
     """One DNS server that accepts updates of zones."""
 
     def __init__(self, address: str, port: int, key: TsigKey) -> None:
+        """`address` is an IP address, or a host name that is looked up for each message."""
         self._address = address
         self._port = port
         self._key = key
@@ -119,8 +121,10 @@ class DynamicUpdates:
 
     def _ask(self, message: dns.message.Message) -> dns.message.Message:
         try:
-            return dns.query.tcp(message, self._address, timeout=TIMEOUT_S, port=self._port)
-        except (OSError, EOFError, dns.exception.DNSException) as error:
+            with socket.create_connection((self._address, self._port), TIMEOUT_S) as connected:
+                connected.setblocking(False)
+                return dns.query.tcp(message, self._address, TIMEOUT_S, sock=connected)
+        except (OSError, EOFError, UnicodeError, dns.exception.DNSException) as error:
             raise UpdateFailed(f"{self._address}: {error or type(error).__name__}") from None
 
 

@@ -125,6 +125,25 @@ class UnsignedUpdates(socketserver.StreamRequestHandler):
         self.wfile.write(len(content).to_bytes(2, "big") + content)
 
 
+def test_the_server_may_have_a_host_name() -> None:
+    """Of which no address, or only the second, may answer."""
+
+    class Accepts(AcceptedUpdates):
+        added: ClassVar[list[str]] = []
+        messages: ClassVar[list[int]] = []
+
+    with socketserver.TCPServer((LOOPBACK, 0), Accepts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        key = TsigKey(KEYRING, dns.tsig.HMAC_SHA256)
+        target = DynamicUpdates("localhost", server.server_address[1], key)
+        target.send("api.example.com", {NAME: name("192.0.2.1").record_sets})
+        assert Accepts.added == [f"{NAME}."]
+        server.shutdown()
+        for unknown in ("a..b", "x" * 64):
+            with pytest.raises(UpdateFailed, match=unknown):
+                DynamicUpdates(unknown, 53, key).send("api.example.com", {NAME: name("192.0.2.1").record_sets})
+
+
 def test_a_response_without_a_signature_accepts_nothing() -> None:
     with socketserver.TCPServer((LOOPBACK, 0), UnsignedUpdates) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
