@@ -130,6 +130,13 @@ async def test_tenants_and_keys_are_created_and_withdrawn(penstock: Shell) -> No
     assert "there is no tenant" in (await penstock("tenant", "show", "acme")).err
 
 
+async def test_a_tenant_of_an_identity_provider_is_shown_by_its_requests_alone(penstock: Shell) -> None:
+    shown = await penstock("tenant", "show", "corp:team-a")
+    assert (shown.out, shown.err) == ("no budget is in use, and no request of the last hour was refused\n", "")
+    found = json.loads((await penstock("tenant", "show", "corp:team-a", "-o", "json")).out)
+    assert found == {"tenant": None, "keys": [], "budgets": None, "refusals": [], "other_refusals": []}
+
+
 BAD_TENANT_COMMANDS = [
     (("create", "a/b", "--tier", "gold"), "use 1 to 63 lower-case letters, digits and hyphens"),
     (("create", "acme", "--tier", "glod"), "did you mean gold?"),

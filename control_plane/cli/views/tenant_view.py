@@ -34,12 +34,25 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
 
 
 def tenant_view(
-    tenant: TenantView,
+    tenant: TenantView | None,
     keys: Sequence[TenantKeyView],
     refusals: RefusalList | None = None,
     budgets: BudgetList | None = None,
 ) -> RenderableType:
-    """Return all that is known of one tenant."""
+    """Return all that is known of one tenant; `tenant` is None for a tenant of an identity provider."""
+    tables: list[RenderableType] = [] if tenant is None else [_fields(tenant)]
+    if keys:
+        tables.append(keys_table(keys))
+    if budgets is not None and budgets.budgets:
+        tables.append(budgets_table(budgets))
+    if refusals is not None and refusals.items:
+        tables += ["refusals of the last hour because of budgets:", refusals_table(refusals.items)]
+    if refusals is not None and refusals.others:
+        tables += ["requests of the last hour that were refused or ended for other reasons:", _others(refusals.others)]
+    return Group(*tables or ["no budget is in use, and no request of the last hour was refused"])
+
+
+def _fields(tenant: TenantView) -> Table:
     table = table_of("field", "value")
     for name, value in (
         ("name", tenant.name),
@@ -54,16 +67,7 @@ def tenant_view(
         ("note", tenant.note),
     ):
         table.add_row(name, value)
-    tables: list[RenderableType] = [table]
-    if keys:
-        tables.append(keys_table(keys))
-    if budgets is not None and budgets.budgets:
-        tables.append(budgets_table(budgets))
-    if refusals is not None and refusals.items:
-        tables += ["refusals of the last hour because of budgets:", refusals_table(refusals.items)]
-    if refusals is not None and refusals.others:
-        tables += ["requests of the last hour that were refused or ended for other reasons:", _others(refusals.others)]
-    return Group(*tables)
+    return table
 
 
 def budgets_table(found: BudgetList) -> Table:

@@ -93,8 +93,10 @@ def list_(
 @with_fleet_options
 def show(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Show a tenant, its keys, what is left of its budgets, and why its requests were refused in the last hour."""
-    tenant = api.request("GET", path_of(name)).decoded(TenantView)
-    keys = keys_of(api, name)
+    # The tenants of an identity provider have no document: their tokens name them, with the name of the issuer.
+    is_of_issuer = ":" in name
+    tenant = None if is_of_issuer else api.request("GET", path_of(name)).decoded(TenantView)
+    keys = [] if is_of_issuer else keys_of(api, name)
     refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
     budgets: BudgetList | None = None
     with suppress(ApiError):
