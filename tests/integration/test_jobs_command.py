@@ -23,6 +23,7 @@ from tests.integration.test_explaining import admin
 from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
 from tests.support.identities import region_sessions
 from tests.support.jobs import embeds, input_file, job_store
+from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
 from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
@@ -41,6 +42,9 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
         if received.body:
             await release.wait()
         await embeds(e, received, writer)
+
+    async def rejects(method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        return 401, b'{"error": {"message": "the credential is not a valid key"}}'
 
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "agents.key").touch(mode=0o600)
@@ -62,11 +66,13 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
             engine(waits) as gpu,
             serving(tmp_path, gpu, job_store=store) as (agent, client),
             admin(agent, keys) as address,
+            SmallHttp(rejects) as elsewhere,
         ):
             known = AgentStatus("eu-de", "one", True, "http://p", f"http://{address}", 0.5)
             gone = AgentStatus("eu-es", "two", True, "http://p", "http://127.0.0.1:1", 0.5)
+            other = AgentStatus("eu-fr", "three", True, "http://p", elsewhere.url, 0.5)
             status = status_of("north", server.url, LeaderStatus("north", server.url, 7))
-            server.answer = msgspec.json.encode(msgspec.structs.replace(status, agents=(known, gone)))
+            server.answer = msgspec.json.encode(msgspec.structs.replace(status, agents=(known, gone, other)))
             await ended(client, (await submit(client)).json()["id"])
             release.clear()
             batch = await client.started(input_file(3))
@@ -81,6 +87,7 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
             assert batch in shown.stdout
             assert "2 requests run; the last of 3 that wait starts in " in shown.stdout
             assert "eu-es/two is omitted" in shown.stderr
+            assert "eu-fr/three is omitted" in shown.stderr
             printed = json.loads((await run(*key_file, "--region", "eu-de", "-o", "json")).stdout)
             assert printed["eu-de/one"]["batches"][batch]["total"] == 3
             assert printed["eu-de/one"]["last_request_starts_at"] > 0

@@ -10,10 +10,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import RenderableType
 
-from control_plane.cli.agent_client import JobsStatus, fetch_jobs
+from control_plane.cli.agent_client import JobsStatus, KeyRejected, fetch_jobs
 from control_plane.cli.api_client import Unreachable
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error, print_error
+from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 
 UNKNOWN: Final = "not known until a request has ended"
@@ -35,14 +35,19 @@ def jobs(
         with fleet.connect() as api:
             agents = api.status().agents
         found = {}
+        is_rejected = False
         for agent in sorted(agents, key=lambda each: (each.region, each.name)):
             if agent.admin_url is None or region not in (None, agent.region):
                 continue
             name = f"{agent.region}/{agent.name}"
             try:
                 found[name] = fetch_jobs(agent.admin_url, access)
-            except Unreachable as error:
+            except (Unreachable, KeyRejected) as error:
+                # Regions on machines of others may have keys of their own.
+                is_rejected = is_rejected or isinstance(error, KeyRejected)
                 print_error("jobs", f"{name} is omitted: {error}")
+        if is_rejected and not found:
+            raise typer.Exit(EXIT_FAILED)
         print_as(output, found, lambda: _view(found, time.time()))
 
 
