@@ -26,6 +26,7 @@ from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREA
 from regional_agent.picker.stream_state import StreamState
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
+from regional_agent.proxy.retries import refusal_without_retry, rejection_of
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_selection import select_target
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
@@ -261,9 +262,13 @@ class PickedRequest:
         self._correct(message.served or message.upstream_address, now)
         attempt = self._attempt
         if attempt is not None:
-            reason = attempt.on_head(head.status, head.by_name, head.headers)
-            if reason is not None:
-                attempt.rejected(context, reason, now)
+            why = rejection_of(proxy, context, attempt, None, head)
+            if isinstance(why, Reason):
+                attempt.rejected(context, why, now)
+            refusal = None if why is None or talk.is_grpc else refusal_without_retry(context, attempt, why)
+            if refusal is not None:
+                self._refuse(refusal)
+                return
         if self._usage is not None and self._usage.is_hidden and head.status in REFUSING_STATUSES:
             # The request cannot be sent again without the flag; later requests are sent without it.
             proxy.usage_requests.refused(context.model, now)

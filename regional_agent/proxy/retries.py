@@ -132,6 +132,25 @@ def after_withheld(
     return RetryReason.ENGINE_ERROR
 
 
+def refusal_without_retry(context: RequestContext, attempt: Attempt, why: Reason | Withheld) -> Refusal | None:
+    """What a client receives in place of a response that is not for it, where the request cannot be sent again.
+
+    None for responses that the client receives nevertheless: those of other regions, and errors whose cause may be the
+    request.
+    """
+    if attempt.from_peer:
+        return None
+    if why is _SATURATED:
+        return Refusal(_SATURATED, "the engine is full", retry_after_s=max(attempt.accepts_in_s, MIN_RETRY_S))
+    if why is _ENGINE_FAILED:
+        context.engine_reported("it rejects the credential of its endpoint")
+    elif why is Withheld.UNEXPLAINED_503:
+        context.engine_reported(UNAVAILABLE)
+    elif why is not Withheld.REDIRECTED:
+        return None
+    return refusal_of_error(context)
+
+
 def after_unexplained(
     proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
 ) -> RetryReason | Refusal | None:

@@ -286,6 +286,38 @@ async def test_what_a_client_causes_is_not_charged_to_its_endpoint(
         assert bool(stream.stream._picked.context.broken) == is_charged
 
 
+@pytest.mark.parametrize(
+    ("status", "headers", "refused", "outcome"),
+    [
+        (429, {"retry-after": "3"}, (429, "saturated"), "refused"),
+        (503, {"retry-after": "3"}, (429, "saturated"), "refused"),
+        (503, {}, (503, "none_ready"), "engine_error"),
+        (401, {}, (502, "engine_failed"), "engine_error"),
+        (307, {"location": "http://10.1.0.21:8000/v1/chat/completions/"}, (502, "engine_failed"), "engine_error"),
+    ],
+)
+async def test_a_response_that_is_not_for_the_client_is_refused_as_by_the_agent(
+    tmp_path: Path, status: int, headers: dict[str, str], refused: tuple[int, str], outcome: str
+) -> None:
+    """A client whose key the agent accepted would take an engine's 401 for its own."""
+    async with picking(tmp_path, ENGINES[:1]) as agent:
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
+        endpoint.spec = replace(endpoint.spec, credential_file="/etc/penstock/credentials/gpu")
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(status, JSON_TYPE | headers))
+        assert stream.refused == refused
+        assert agent.counted() == {outcome: 1.0}
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500])
+async def test_other_errors_of_engines_are_the_response(tmp_path: Path, status: int) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(status, JSON_TYPE), response_body(b"{}", ends=True))
+        assert (stream.refused, stream.response_body()) == (None, b"{}")
+        assert agent.counted() == {"client_error" if status < 500 else "engine_error": 1.0}
+
+
 @pytest.mark.parametrize("ends", ["with the head", "with an empty body", "with trailers"])
 async def test_envoy_receives_the_end_of_an_empty_body(tmp_path: Path, ends: str) -> None:
     route = Route("raw", "/raw/{model}", frozenset({"GET"}), IN_PATH, body=BodyKind.OPAQUE)
@@ -451,7 +483,8 @@ async def test_a_request_waits_while_all_endpoints_are_full(tmp_path: Path) -> N
         await until(lambda: bool(second.destinations))
         assert second.request_body() == CHAT
         second.receive(response_head(429, ends=True))
-        assert agent.counted() == {"ok": 1.0, "client_left": 1.0, "client_error": 1.0}
+        assert second.refused == (429, "saturated")
+        assert agent.counted() == {"ok": 1.0, "client_left": 1.0, "refused": 1.0}
 
 
 async def test_bodies_that_never_end_stay_within_the_memory_of_all_bodies(tmp_path: Path) -> None:
