@@ -8,8 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
-from adapters.files.threaded_read import ThreadedRead
+from adapters.files.plain_file import Stamp, ThreadedRead, UnusableFile, file_stamp
 from adapters.geoip import DamagedRecord, GeoDatabase, IpAddress, IpNetwork, UnreadableGeoDatabase
 from penstock.policy.geography import NOWHERE, Location
 

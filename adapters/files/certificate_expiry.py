@@ -7,8 +7,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from adapters.files.plain_file import Stamp, file_stamp, read_plain_file
-from adapters.files.threaded_read import FileStalled, ThreadedRead
+from adapters.files.plain_file import FileStalled, Stamp, ThreadedRead, file_stamp, read_plain_file
 from adapters.files.tls_files import MAX_FILE_BYTES
 
 EXPIRY_HELP = (

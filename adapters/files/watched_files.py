@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import structlog
 
-from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
-from adapters.files.threaded_read import FileStalled, ThreadedRead
+from adapters.files.plain_file import FileStalled, Stamp, ThreadedRead, UnusableFile, file_stamp
 
 CHECK_S = 2.0
 """Interval (s) between two checks for changed files."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
-from adapters.servers.binaries import find_binary
 from adapters.servers.free_ports import LOOPBACK
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from adapters.servers.readiness import http_ok
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from adapters.servers.binaries import find_binary
 from adapters.servers.free_ports import LOOPBACK
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from adapters.servers.readiness import tcp_reply
 
 VALKEY = f"_binaries/{platform.system()}-{platform.machine()}/valkey-server".lower()

@@ -26,8 +26,8 @@ from adapters.etcd.etcd_member import member_state
 from adapters.files.identity_files import CERTIFICATE
 from adapters.files.plain_file import UnusableFile, read_plain_file
 from adapters.files.secret_file import read_secret
-from adapters.servers.binaries import find_script
 from adapters.servers.errors import MissingBinary
+from adapters.servers.process import find_script
 from adapters.store.config_store import StoreUnavailable
 from control_plane.doctor.findings import Finding, Severity, of_certificate, of_clocks, ok, problem, warning
 

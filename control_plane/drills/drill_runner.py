@@ -12,8 +12,8 @@ import structlog
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, SameKey, StoreError, Unchanged
+from adapters.store.informer import Mirror
 from adapters.store.members import Member
-from adapters.store.mirror import Mirror
 from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from control_plane.drills.drill_records import DrillRecords, StoredDrill, changes
 from control_plane.leadership.leader_elector import LeaderElector

@@ -20,8 +20,8 @@ from adapters.backoff import full_jitter_s
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
+from adapters.store.informer import Mirror, Seen
 from adapters.store.members import Member
-from adapters.store.mirror import Mirror, Seen
 from control_plane.leadership.lease_renewal import LeaseRenewal
 from penstock.leadership.leadership_states import (
     MIN_LEASE_TTL_S,

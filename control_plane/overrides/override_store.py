@@ -16,7 +16,7 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
-from adapters.store.mirror import Mirror
+from adapters.store.informer import Mirror
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.audit.kept_values import MAX_TRIES, write_if_unchanged
 from penstock.overrides.maintenance import windows

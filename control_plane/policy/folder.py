@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from adapters.files.plain_file import open_plain_file
-from adapters.files.threaded_read import FileStalled, ThreadedRead
+from adapters.files.plain_file import FileStalled, ThreadedRead, open_plain_file
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_error, decode_file, is_policy_file
 from control_plane.policy.source.readers import Bundle, SourceUnreadable

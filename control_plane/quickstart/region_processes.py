@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from adapters.servers.binaries import find_script
 from adapters.servers.errors import NotReady, ServerError
 from adapters.servers.etcd import EtcdAccess, EtcdServer, EtcdSettings
 from adapters.servers.free_ports import LOOPBACK
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.servers.readiness import http_ok
 from adapters.servers.redis import RedisServer
 from control_plane.quickstart.region_dir import RegionDir

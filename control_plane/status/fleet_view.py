@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from adapters.store.mirror import Mirror
+from adapters.store.informer import Mirror
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.rollout.rollout_runner import RolloutRunner

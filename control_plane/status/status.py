@@ -12,11 +12,10 @@ from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.jobs_report import JobsReport
-from penstock.fleet.report import PeerReport
-from penstock.fleet.traffic_report import TenantReport
+from penstock.fleet.report import PeerReport, TenantReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
-from penstock.policy.provenance import Provenance
+from penstock.policy.policy import Provenance
 from penstock.rollout.rollout_progress import RolloutOutlook
 from penstock.scaling.standby import Takeover
 

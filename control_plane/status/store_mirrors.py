@@ -7,9 +7,8 @@ from random import Random
 
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore
-from adapters.store.informer import Informer
+from adapters.store.informer import Informer, Mirror
 from adapters.store.members import AgentMember, Member
-from adapters.store.mirror import Mirror
 from penstock.planning.plan import RegionPlan
 from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.state_machine import Rollout

@@ -17,7 +17,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
-from adapters.store.mirror import Mirror
+from adapters.store.informer import Mirror
 from control_plane.auth.bounded_fetch import SeparateFetches, fetch_changed
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.policy import Policy

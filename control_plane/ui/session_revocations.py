@@ -17,7 +17,7 @@ from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, StoreError, Unchanged
-from adapters.store.mirror import Mirror
+from adapters.store.informer import Mirror
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.ui.browser_sessions import LIFETIME_S, Session
 

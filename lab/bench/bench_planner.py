@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from adapters.servers.binaries import find_script
+from adapters.servers.process import find_script
 from lab.bench.bench_results import Columns, columns_table, write_results
 from lab.bench.planets import Planet, Size, planet
 from penstock.fleet.capacity import supply

@@ -27,9 +27,8 @@ import uvloop
 from dulwich.objects import Blob, Commit, ObjectID, Tree
 from dulwich.repo import Repo
 
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.servers.readiness import http_ok
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder

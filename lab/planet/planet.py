@@ -15,10 +15,9 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from adapters.servers.binaries import find_script
 from adapters.servers.errors import NotReady
 from adapters.servers.etcd import EtcdServer
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.servers.readiness import http_ok
 from adapters.servers.redis import RedisServer
 from lab.bench.cores import pinned_to

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from lab.simulate.forecast_errors import WEEK_S, real_traces
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport, SpilloverReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
-from penstock.fleet.traffic_report import SpilloverReport
 from penstock.planning.forecasting.forecast import DAY_S, Forecaster
 from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.planning.share_moves import Key

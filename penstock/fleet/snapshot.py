@@ -15,8 +15,7 @@ import msgspec
 from penstock.fleet.capacity_groups import are_groups_of
 from penstock.fleet.counts.version_counts import MAX_REPORTED as MAX_VERSIONS
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS
-from penstock.fleet.report import AgentReport, GroupReport, PoolReport
-from penstock.fleet.traffic_report import MAX_COUNTRIES
+from penstock.fleet.report import MAX_COUNTRIES, AgentReport, GroupReport, PoolReport
 from penstock.health.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.fleet.jobs_report import JobsReport, jobs_of_region
+from penstock.fleet.report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
 from penstock.fleet.snapshot import Snapshot, freshness
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
 
 
 def countries(snapshot: Snapshot, region: str, now: float) -> tuple[CountryReport, ...]:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from adapters.files.plain_file import FileStalled, ThreadedRead
 from adapters.files.secret_file import BadSecret, read_file, read_secrets
-from adapters.files.threaded_read import FileStalled, ThreadedRead
 from adapters.files.watched_files import WatchedFiles
 from adapters.tls_contexts import ClientTls
 from regional_agent.endpoints.endpoint_fields import EndpointSpec

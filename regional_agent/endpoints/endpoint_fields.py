@@ -16,8 +16,7 @@ from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.engines.gpu_metrics import MAX_GPUS
 from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
-from regional_agent.endpoints.endpoint_health_fields import health_check_options
-from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, text
+from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, health_check_options, text
 from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
-from adapters.files.threaded_read import ThreadedRead
+from adapters.files.plain_file import Stamp, ThreadedRead, UnusableFile, file_stamp
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.discovery.dns_discovery import Resolve
 from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry

@@ -13,7 +13,7 @@ from penstock.jobs.batches.item_results import Next, RequestEvent, next_of
 from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics
-from regional_agent.ledger.held_records import HeldRecords
+from regional_agent.ledger.held_files import HeldRecords
 
 
 class StoredRequest(NamedTuple):

@@ -21,8 +21,7 @@ from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from penstock.pools.burst import NOT_USED
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.ledger.held_files import HeldFiles
-from regional_agent.ledger.held_records import HeldRecords
+from regional_agent.ledger.held_files import HeldFiles, HeldRecords
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt

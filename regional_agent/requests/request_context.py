@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.tenancy.sender_budgets import BudgetReservation
     from regional_agent.endpoints.endpoint_pool import EndpointSubset
     from regional_agent.http.messages import Request
-    from regional_agent.ledger.held_records import HeldRecords
+    from regional_agent.ledger.held_files import HeldRecords
     from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
 NO_NAMES: Final[frozenset[str]] = frozenset()

@@ -19,7 +19,7 @@ from penstock.admission.places_ahead import places_of
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
-from penstock.fleet.traffic_report import TenantReport
+from penstock.fleet.report import TenantReport
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.fleet.demand import ArrivalRate, DemandRows, settle_all
-from penstock.fleet.report import DemandReport
-from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
+from penstock.fleet.report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport, DemandReport
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.residency import ResidencyClass
 

@@ -12,8 +12,7 @@ from adapters.release import release
 from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.jobs_report import JobsReport
-from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
-from penstock.fleet.traffic_report import SpilloverReport, busiest_tenants
+from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport, SpilloverReport, busiest_tenants
 from penstock.tenancy.refusals import MAX_REPORTED
 from regional_agent.on_demand.on_demand_models import sleeps
 from regional_agent.peers.credit_ledger import CreditLedger

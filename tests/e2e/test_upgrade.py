@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.servers.binaries import find_script
 from adapters.servers.etcd import EtcdServer
+from adapters.servers.process import find_script
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess
 from tests.support.chats import answers

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from lab import debian_packages
 from tests.support.paths import ROOT
 from tests.support.small_http import SmallHttp

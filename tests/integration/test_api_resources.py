@@ -25,12 +25,12 @@ from control_plane.audit.audit_log import AuditedAction
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.events.event_log import EventKind
+from control_plane.events.journal import EventKind
 from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
 from lab.memory_store import MemoryStore
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from penstock.fleet.traffic_report import TenantReport
+from penstock.fleet.report import TenantReport
 from penstock.health.engines.engine_facts import ServedModel
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN

@@ -18,9 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from adapters.servers.binaries import find_binary, find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary, find_script
 from adapters.servers.readiness import tcp_reply
 from adapters.servers.redis import VALKEY
 from penstock.wire.identity import ProcessRole, SpiffeId

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.servers.binaries import find_script
+from adapters.servers.process import find_script
 from tests.support.fork_server import ForkedProcess, ForkServer
 from tests.support.wait import PATIENCE_S
 

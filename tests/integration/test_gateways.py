@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from adapters.servers.binaries import find_binary
 from adapters.servers.errors import MissingBinary
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from lab import debian_packages
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chart import of_kind, render

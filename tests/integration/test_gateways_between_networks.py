@@ -21,10 +21,9 @@ from msgspec.structs import replace
 
 from adapters.files.authority_files import issue_identity
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
-from adapters.servers.binaries import find_binary
 from adapters.servers.errors import MissingBinary
 from adapters.servers.etcd import EtcdServer
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from penstock.wire.identity import ProcessRole, SpiffeId
 from regional_agent.upstream.address import Address
 from tests.integration.test_gateways import GATEWAY, GATEWAYS

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from adapters.files.authority_files import load_authority, renew_identity
-from adapters.servers.binaries import find_script
+from adapters.servers.process import find_script
 from control_plane.quickstart.places import Place
 from control_plane.quickstart.region_dir import Engine, open_region_dir, write_region_dir
 from tests.support.engines import running_engines

@@ -16,9 +16,8 @@ import pytest
 from adapters.access.callers import Caller, Role
 from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.files.tls_files import BadTlsFiles
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ClientTls, ServerTls

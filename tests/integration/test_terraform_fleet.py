@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from adapters.files.authority_files import issue_identity
-from adapters.servers.binaries import find_binary
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from adapters.servers.redis import VALKEY
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.firewalled_network import FirewalledNetwork, Flow, can_make_networks

@@ -15,9 +15,8 @@ import httpx
 import msgspec
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.servers.binaries import find_script
 from adapters.servers.etcd import EtcdServer
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put

@@ -16,9 +16,8 @@ from typing import Self
 import httpx
 import msgspec
 
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.servers.readiness import http_ok
 from adapters.store import keys
 from adapters.store.codec import decode

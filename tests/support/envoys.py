@@ -13,10 +13,9 @@ import pytest
 import yaml
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
-from adapters.servers.binaries import find_binary
 from adapters.servers.errors import MissingBinary
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_binary
 from adapters.tls_contexts import ServerTls
 from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.upstream.address import Address

@@ -6,8 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 
-from adapters.servers.binaries import find_script
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from tests.support.wait import PATIENCE_S
 
 

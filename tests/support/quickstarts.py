@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from adapters.servers.binaries import find_script
+from adapters.servers.process import find_script
 
 
 @contextmanager

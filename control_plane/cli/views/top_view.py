@@ -14,7 +14,7 @@ from control_plane.cli.output import table_of
 from control_plane.status.endpoint_status import EndpointStatus
 from control_plane.status.status import PoolStatus, RegionStatus, Status
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.traffic_report import TenantReport, busiest_tenants
+from penstock.fleet.report import TenantReport, busiest_tenants
 
 BAR = 20
 """Length of a bar, in characters."""

@@ -9,9 +9,8 @@ from random import Random
 
 import msgspec
 
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import free_ports
-from adapters.servers.process import ServerProcess
+from adapters.servers.process import ServerProcess, find_script
 from adapters.servers.readiness import http_ok
 from lab.bench.site import REGION
 from lab.geoip import SITES, ClientSite

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters.servers.binaries import find_binary
+from adapters.servers.process import find_binary
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
 
 _TYPES = "type.googleapis.com/envoy.extensions"

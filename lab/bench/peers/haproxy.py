@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapters.servers.binaries import find_binary
+from adapters.servers.process import find_binary
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
 
 

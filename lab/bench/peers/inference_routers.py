@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import free_ports
+from adapters.servers.process import find_script
 from lab.bench.peers.peer import ROOM_FOR_STREAMS, Launch
 
 LOG_LEVEL = "error"

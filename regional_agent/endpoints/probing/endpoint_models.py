@@ -1,8 +1,11 @@
-"""Queries which models an engine has loaded: a healthy engine may not have loaded all configured models."""
+"""Queries which models an engine has loaded, and which of them sleep.
+
+A healthy engine may not have loaded all configured models, and may list a model as loaded while it sleeps.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -10,12 +13,16 @@ import msgspec
 from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
 from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
+from penstock.policy.kinds.on_demand import WakeMethod
+from penstock.policy.policy import BYTES_PER_GB
+from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
+from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_models
 from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
+from regional_agent.upstream.response_head import TooLarge, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 TIMEOUT_S = 2.0
 """Timeout (s) of a query; a timeout counts as a slow health probe."""
@@ -157,3 +164,39 @@ async def _get(spec: EndpointSpec, rewrite: RequestRewrite, path: str, connectio
     if answer.status in UNAUTHORIZED and spec.credential_file:
         raise CredentialRejected(f"GET {rewrite.target(path)} answers {answer.status}")
     return answer.status, answer.body
+
+
+_REMEDIES: Final = {WakeMethod.VLLM: "; start vLLM with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1"}
+
+
+async def without_asleep(
+    listed: LoadedModels, endpoint: Endpoint, rewrite: RequestRewrite, connections: UpstreamPool
+) -> LoadedModels:
+    """Return the loaded models without those that sleep.
+
+    Raises:
+        NotReady: the engine does not report what sleeps, so that requests could reach a model that does.
+        UpstreamError: the engine did not respond.
+    """
+    sleeping: frozenset[str] = frozenset()
+    for method, page in ASLEEP_PAGES.items():
+        names = {model: rewrite.engine_name(model) for model in endpoint.reported.models_with(method)}
+        if names:
+            request = FetchRequest(rewrite.target(page), rewrite.headers)
+            answer = await fetch(
+                connections, endpoint.address, request, timeout_s=TIMEOUT_S, limit_bytes=MAX_LIST_BYTES
+            )
+            if answer.status != 200:
+                raise NotReady(f"GET {page} answers {answer.status}{_REMEDIES.get(method, '')}")
+            try:
+                sleeping |= asleep(method, answer.body, names)
+                if method is WakeMethod.OLLAMA and endpoint.spec.memory_gb is not None:
+                    running = running_models(answer.body, names, endpoint.spec.memory_gb * BYTES_PER_GB)
+                    endpoint.reported.size_bytes.update(running.needed_bytes)
+                    endpoint.reported.other_bytes = running.other_bytes
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise NotReady(f"GET {page}: {error}") from None
+    if not sleeping:
+        return listed
+    loaded = frozenset(endpoint.spec.models) if listed.models is None else listed.models
+    return listed._replace(models=loaded - sleeping)

@@ -12,7 +12,6 @@ from penstock.health.engines.engine_kinds import ENGINES, EngineKind
 from penstock.health.health_check import NO_PAGE, answer_outcome, unready_because
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.probing.asleep_models import without_asleep
 from regional_agent.endpoints.probing.endpoint_models import (
     MAX_LIST_BYTES,
     MODELS_PATH,
@@ -20,11 +19,12 @@ from regional_agent.endpoints.probing.endpoint_models import (
     NotReady,
     fetch_facts,
     fetch_loaded_models,
+    without_asleep,
 )
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
+from regional_agent.upstream.response_head import TimedOut, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 FAST = 0.2
 """Interval between two probes while the next one may change the state, as a part (0-1) of the usual one."""

@@ -15,7 +15,7 @@ from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.ledger.held_records import RECORD_BYTES
+from regional_agent.ledger.held_files import RECORD_BYTES
 
 FLUSH_BYTES: Final = 4 * 1024 * 1024
 """Size (bytes) of results from which a segment is written at once."""

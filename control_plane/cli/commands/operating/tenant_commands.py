@@ -1,4 +1,4 @@
-"""`penstock tenant`: create, change, suspend and delete tenants."""
+"""`penstock tenant`: create, change, suspend and delete tenants, and show what is left of their budgets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from control_plane.cli.command_options import (
     ReasonOption,
     with_fleet_options,
 )
-from control_plane.cli.commands.operating import revoked_key_commands, tenant_budgets_command, tenant_key_commands
+from control_plane.cli.commands.operating import tenant_key_commands
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument, keys_of, path_of
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.views.tenant_view import tenant_view, tenants_table
+from control_plane.cli.views.tenant_view import budgets_table, tenant_view, tenants_table
 from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import RefusalList
 from control_plane.tenants.tenant_resource import (
@@ -33,7 +33,6 @@ from penstock.policy.fields import Label
 
 app = typer.Typer(no_args_is_help=True, help="Create and change tenants and their API keys.")
 app.add_typer(tenant_key_commands.app, name="key")
-app.command("budgets")(tenant_budgets_command.budgets)
 
 PATH = "/v1/tenants"
 ANY_STATE = {"if-match": "*"}
@@ -45,6 +44,14 @@ NoteOption = Annotated[str | None, typer.Option("--note", help="Free text for pe
 RestoreOption = Annotated[
     bool, typer.Option("--restore", help="The tenant is a deleted one of the name, and has its files and jobs.")
 ]
+
+
+@app.command()
+@with_fleet_options
+def budgets(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show the budgets of a tenant and its keys: limits, what is left, and what each agent has of them."""
+    found = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
+    print_as(output, found, lambda: budgets_table(found))
 
 
 @app.command()
@@ -159,9 +166,9 @@ def delete(api: ChangeClient, name: NameArgument, reason: ReasonOption, output: 
     print_as(output, deleted, lambda: f"deleted {deleted.name}")
 
 
-app.command("revoke-key")(revoked_key_commands.revoke_key)
-app.command("revoked-keys")(revoked_key_commands.revoked_keys)
-app.command("lift-key")(revoked_key_commands.lift_key)
+app.command("revoke-key")(tenant_key_commands.revoke_key)
+app.command("revoked-keys")(tenant_key_commands.revoked_keys)
+app.command("lift-key")(tenant_key_commands.lift_key)
 
 
 def _tenant(

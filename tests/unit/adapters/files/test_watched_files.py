@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapters.files import watched_files
-from adapters.files.plain_file import UnusableFile, read_plain_file
-from adapters.files.threaded_read import FileStalled, ThreadedRead
+from adapters.files.plain_file import FileStalled, ThreadedRead, UnusableFile, read_plain_file
 from adapters.files.watched_files import WatchedFiles, keep_checking
 from tests.support.wait import until
 

@@ -8,7 +8,7 @@ from control_plane.cli.views.top_view import Top, TopPool, top_view
 from control_plane.status.endpoint_status import EndpointStatus
 from control_plane.status.status import DemandStatus, PoolStatus, RegionStatus
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.traffic_report import TenantReport
+from penstock.fleet.report import TenantReport
 from penstock.health.region_health import RegionState
 
 

@@ -20,8 +20,8 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, StoreError
+from adapters.store.informer import Mirror
 from adapters.store.members import Member
-from adapters.store.mirror import Mirror
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access

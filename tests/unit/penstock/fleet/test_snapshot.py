@@ -9,7 +9,7 @@ import pytest
 
 from penstock.fleet import snapshot as snapshots
 from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
-from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
+from penstock.fleet.report import AgentReport, CountryReport, DemandReport, PeerReport, PoolReport, SpilloverReport
 from penstock.fleet.snapshot import (
     ReportVerdict,
     Snapshot,
@@ -23,7 +23,6 @@ from penstock.fleet.snapshot import (
     settled,
     tick,
 )
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

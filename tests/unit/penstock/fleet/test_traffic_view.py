@@ -1,9 +1,8 @@
 import msgspec
 
 from penstock.fleet.jobs_report import MAX_BATCHES, BatchReport, JobsReport
-from penstock.fleet.report import AgentReport
+from penstock.fleet.report import AgentReport, CountryReport, SpilloverReport, TenantReport, busiest_tenants
 from penstock.fleet.snapshot import HeldReport, Snapshot
-from penstock.fleet.traffic_report import CountryReport, SpilloverReport, TenantReport, busiest_tenants
 from penstock.fleet.traffic_view import countries, jobs, spillover, tenants
 
 FADED_S = 15.0

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
+from penstock.fleet.report import AgentReport, DemandReport, PoolReport, SpilloverReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
-from penstock.fleet.traffic_report import SpilloverReport
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.regions import Region, SpotPool

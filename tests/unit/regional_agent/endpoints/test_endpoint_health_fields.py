@@ -8,8 +8,7 @@ import pytest
 from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import parse_endpoints
-from regional_agent.endpoints.endpoint_health_fields import health_check_options
-from regional_agent.endpoints.endpoint_options import InvalidField
+from regional_agent.endpoints.endpoint_options import InvalidField, health_check_options
 
 
 def test_a_text_is_the_path() -> None:

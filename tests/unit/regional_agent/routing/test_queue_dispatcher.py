@@ -14,7 +14,7 @@ from msgspec import UNSET
 from penstock.admission import model_queue
 from penstock.admission.model_queue import NextReason
 from penstock.cost.work import Work
-from penstock.fleet.traffic_report import TenantReport, busiest_tenants
+from penstock.fleet.report import TenantReport, busiest_tenants
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
