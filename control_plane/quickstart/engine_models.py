@@ -1,4 +1,4 @@
-"""Asks engines for the models that they serve."""
+"""Asks engines for the models that they serve, and for the APIs by which they serve them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ _REMEDIES = {
     403: _NEEDS_KEY,
     404: "add the path before /v1 to the URL of the engine, if it has one, or name its models with --model",
 }
+
+
+_API_PATHS = {"anthropic": "/v1/messages", "ollama": "/api/chat", "vllm": "/tokenize"}
+"""A path of each API that engines may serve besides OpenAI's, by the preset with its routes."""
+_NO_PATH = {404, 405, 501}
 
 
 class UnusableEngine(Exception):
@@ -85,3 +90,21 @@ def models_of(engine: str, key: str = "") -> list[str]:
     if not models:
         raise UnusableEngine(f"{url}: the engine serves no model; load one, or name it with --model")
     return models
+
+
+def presets_of(engine: str, key: str = "") -> list[str]:
+    """Return the presets of the APIs that an engine serves besides OpenAI's.
+
+    An engine that serves an API refuses an empty request there, and has no such path otherwise. An engine that does not
+    answer serves none.
+    """
+    found = []
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    for preset, path in _API_PATHS.items():
+        try:
+            with httpx.stream("POST", f"{engine}{path}", json={}, timeout=TIMEOUT_S, headers=headers) as response:
+                if response.status_code not in _NO_PATH:
+                    found.append(preset)
+        except httpx.HTTPError:
+            break
+    return found

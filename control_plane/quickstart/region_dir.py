@@ -62,6 +62,8 @@ class Engine(NamedTuple):
     models: tuple[str, ...]
     key_file: str = ""
     """Absolute path of the file with the key that the engine requires; empty for none."""
+    presets: tuple[str, ...] = ()
+    """Presets of the APIs that it serves besides OpenAI's."""
 
 
 class RegionDir(NamedTuple):
@@ -208,7 +210,8 @@ def write_region_dir(
     found = RegionDir(path, region, choose_ports(host), host)
     key = f"psk-{secrets.token_urlsafe(32)}"
     models = list(dict.fromkeys(model for engine in engines for model in engine.models))
-    bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()})
+    presets = sorted({preset for engine in engines for preset in engine.presets})
+    bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()}, presets)
     compile_bundle(bundle)
     require_own(host)
     with whole(path):

@@ -31,7 +31,10 @@ def models_file(models: Sequence[str]) -> str:
 
 
 def starter_bundle(
-    regions: Mapping[str, Place], models: Sequence[str], key_digests: Mapping[str | None, str]
+    regions: Mapping[str, Place],
+    models: Sequence[str],
+    key_digests: Mapping[str | None, str],
+    presets: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the files of a bundle by name.
 
@@ -40,6 +43,7 @@ def starter_bundle(
         models: names of the models that the engines serve.
         key_digests: SHA-256 (hexadecimal) of each tenant's API key, by the country or bloc that its requests stay in;
             by None that of the tenant whose requests may be served anywhere.
+        presets: APIs that the engines serve besides OpenAI's, which every fleet has.
     """
     files = {f"region-{name}.yaml": region_file(name, place) for name, place in regions.items()}
     files["models.yaml"] = models_file(models)
@@ -47,6 +51,9 @@ def starter_bundle(
         "Who sends requests. Residency rules (kind: ResidencyRule) decide by data class where they may be served.",
         *(document for place, digest in key_digests.items() for document in _tenant(place, digest)),
     )
+    if presets:
+        included = {"kind": "RoutePresets", "presets": ["openai", *presets]}
+        files["routes.yaml"] = _documents("The APIs of clients: those that the engines served at first.", included)
     kept = [place for place in key_digests if place is not None]
     if kept:
         files["residency.yaml"] = _documents("Where requests may be served, by data class.", *map(_rule, kept))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Final
+
 import msgspec
 
 from penstock.policy.adapter_patterns import served_model
 from penstock.policy.model_versions import models_for
 from penstock.policy.policy import Policy
+from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import BodyKind, ModelSource, Route, StreamKind
-from penstock.routes.route_table import WEBSOCKET, Miss, RouteMatch, RouteMiss
+from penstock.routes.route_table import WEBSOCKET, Miss, RouteMatch, RouteMiss, RouteTable
 from penstock.routing.reasons import Reason, Refusal
+
+MAX_SHOWN_CHARS: Final = 256
+"""Length of the longest path for which presets are searched."""
 
 
 class MatchedRoute(msgspec.Struct, frozen=True):
@@ -78,7 +85,20 @@ def refusal_of_miss(found: RouteMiss, method: str, path: str) -> Refusal:
             return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
         case Miss.NOT_OFFERED:
             return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}{_why_not_offered(found.route)}")
-    return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}")
+    presets = _presets_with(method, path) if len(path) <= MAX_SHOWN_CHARS else []
+    remedy = f"; the policy lacks the preset {' or '.join(presets)} (RoutePresets)" if presets else ""
+    return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}{remedy}")
+
+
+@cache
+def _tables() -> dict[str, RouteTable]:
+    return {name: RouteTable(preset_routes(name)) for name in PRESETS}
+
+
+def _presets_with(method: str, path: str) -> list[str]:
+    """The presets with a route for a request; the policy of the request lacks all of them."""
+    sent = method.encode("utf-8", "replace"), path.encode("utf-8", "replace")
+    return [name for name, table in _tables().items() if isinstance(table.find(*sent), RouteMatch)]
 
 
 def _why_not_offered(route: Route | None) -> str:

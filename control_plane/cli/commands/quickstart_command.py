@@ -231,7 +231,7 @@ def _engines(
 
     An engine of an earlier run need not answer: its models are written.
     """
-    from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, read_key
+    from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, presets_of, read_key
     from control_plane.quickstart.region_dir import Engine, engine_urls
 
     known = [] if region_dir is None else engine_urls(region_dir)
@@ -239,7 +239,9 @@ def _engines(
     engines = []
     for base in dict.fromkeys(base_url(url) for url in urls or []):
         try:
-            engines.append(Engine(base, tuple(models or models_of(base, key)), named))
+            served = tuple(models or models_of(base, key))
+            presets = () if region_dir is not None else tuple(presets_of(base, key))
+            engines.append(Engine(base, served, named, presets))
         except UnusableEngine:
             if base not in known:
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from adapters.files.secret_file import BadSecret
-from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, read_key
+from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, presets_of, read_key
 
 
 class _Engine(BaseHTTPRequestHandler):
@@ -25,6 +25,15 @@ class _Engine(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    paths: Mapping[str, int] = {}
+    """Statuses of POST requests, by path."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.paths.get(self.path, 404))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *args: object) -> None:
         pass
@@ -44,6 +53,23 @@ def engine() -> Iterator[str]:
 def test_an_engine_lists_its_models(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Engine, "answer", (200, b'{"data": [{"id": "a"}, {"id": "b"}]}'))
     assert models_of(engine) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "presets"),
+    [
+        ({}, []),
+        ({"/v1/messages": 400, "/api/chat": 400}, ["anthropic", "ollama"]),
+        ({"/v1/messages": 422, "/tokenize": 422}, ["anthropic", "vllm"]),
+        ({"/v1/messages": 405, "/api/chat": 501, "/tokenize": 200}, ["vllm"]),
+    ],
+)
+def test_an_engine_is_asked_for_the_apis_that_it_serves(
+    engine: str, monkeypatch: pytest.MonkeyPatch, paths: Mapping[str, int], presets: list[str]
+) -> None:
+    monkeypatch.setattr(_Engine, "paths", paths)
+    assert presets_of(engine) == presets
+    assert presets_of("http://127.0.0.1:1") == []
 
 
 @pytest.mark.parametrize(

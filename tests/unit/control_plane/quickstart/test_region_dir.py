@@ -27,6 +27,7 @@ from control_plane.quickstart.region_dir import (
     write_region_dir,
 )
 from control_plane.settings import PREFIX, ControlPlaneSettings, load_settings
+from penstock.routes.route_table import RouteMatch
 from regional_agent.config.config_check import config_problems as agent_config_problems
 from regional_agent.config.settings import load_settings as load_agent_settings
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
@@ -103,6 +104,15 @@ def test_an_engine_may_have_a_path_and_require_a_key(region_dir: RegionDir, tmp_
     assert isinstance(second, EndpointSpec)
     assert (str(first.address), first.base_path, first.credential_file) == ("[::1]:443", "/serve/a", str(key))
     assert (second.base_path, second.credential_file, first.models) == ("/serve/b", "", ("m", "new"))
+
+
+def test_the_policy_has_the_apis_that_an_engine_serves(region_dir: RegionDir, tmp_path: Path) -> None:
+    engines = [VLLM._replace(presets=("anthropic", "vllm")), Engine("http://127.0.0.1:1", ("n",), "", ("ollama",))]
+    written = write_region_dir(tmp_path / "other", "local", HERE, engines)
+    served, plain = (compile_bundle(read_folder(found.policy)).route_table for found in (written, region_dir))
+    for path in (b"/v1/chat/completions", b"/v1/messages", b"/api/chat", b"/tokenize"):
+        assert isinstance(served.find(b"POST", path), RouteMatch)
+        assert isinstance(plain.find(b"POST", path), RouteMatch) is (path == b"/v1/chat/completions")
 
 
 def test_a_later_run_does_not_take_the_name_or_address_of_another_region(region_dir: RegionDir) -> None:

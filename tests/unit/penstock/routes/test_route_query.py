@@ -53,6 +53,15 @@ def test_why_there_is_no_route() -> None:
     assert reason("POST", "/mine/other") is Reason.BAD_REQUEST
 
 
+def test_a_path_of_a_preset_that_the_policy_lacks_is_refused_with_its_name() -> None:
+    missing = {"/v1/messages": "anthropic", "/api/chat": "ollama", "/tokenize": "vllm or tgi"}
+    for path, presets in missing.items():
+        refusal = matched_route(POLICY, "POST", path, "m")
+        detail = f"nothing is served at POST {path}; the policy lacks the preset {presets} (RoutePresets)"
+        assert refusal == Refusal(Reason.NOT_FOUND, detail)
+    assert matched_route(POLICY, "POST", "/other", "m") == Refusal(Reason.NOT_FOUND, "nothing is served at POST /other")
+
+
 def test_a_model_that_no_route_reaches_is_found() -> None:
     base = msgspec.structs.replace(policy(), versions={})
     first, second, third = (
