@@ -92,6 +92,8 @@ class BudgetLease(msgspec.Struct, frozen=True, array_like=True):
     changes to it (`BudgetMeter.enter`)."""
     rest: float = -1.0
     """What all agents together have left of the budget, for clients; negative: not known."""
+    debt: _Amount = 0.0
+    """What has to be repaid before anything is left."""
 
 
 class MeteredBudgets(Protocol):

@@ -360,7 +360,7 @@ class BudgetMeter:
         self.keep, self.rate_per_s = lease.keep, lease.rate_per_s
         self.low = lease.keep / 4.0
         if lease.rest >= 0.0:
-            self._rest, self._rest_at = lease.rest, now
+            self._rest, self._rest_at = lease.rest - lease.debt, now
 
     def enter(self, period: int) -> None:
         """Begin another day or month of money, in which running requests will be charged.

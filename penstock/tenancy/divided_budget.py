@@ -23,6 +23,7 @@ import msgspec
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_holding import AgentHolding
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetUse, period_end
+from penstock.tenancy.budget_meter import MAX_EXCESS_BURSTS
 from penstock.tenancy.opening_share import whole
 from penstock.tenancy.water_filling import shares
 from penstock.tenancy.without_leader import full_rate
@@ -162,7 +163,7 @@ class DividedBudget:
         Args:
             is_charged: whether an earlier leader charged what an unknown counter has used.
         """
-        account = self.accounts.get(agent)
+        account, is_unknown, before_report = self.accounts.get(agent), False, self.available
         if account is not None and account.epoch != use.epoch:
             self.leave(agent)
             account = None
@@ -170,6 +171,7 @@ class DividedBudget:
             account = self.accounts[agent] = AgentHolding(use.epoch, self.at)
             counted = self.counters.pop((agent, use.epoch), None)
             if counted is None:
+                is_unknown = True
                 counted = use.used if is_charged and self.refills else 0.0
             account.used = counted
             self.announce_rate(account, use.rate_per_s)
@@ -193,8 +195,10 @@ class DividedBudget:
             # No agent can hold more than the whole, whatever it reports.
             self._update(account, use.used, min(use.unspent, self.whole), 0.0)
         if self.refills:
-            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
-            self.available = min(max(self.available, -self.whole), self.whole - self.held)
+            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever. Requests
+            # that exceed their estimates withhold what they used, within the bound of one such request.
+            most = self.whole if is_unknown else self.whole * MAX_EXCESS_BURSTS
+            self.available = min(max(self.available, min(before_report, -most)), self.whole - self.held)
         return account
 
     def report_ended(self, agent: str, use: BudgetUse) -> None:

@@ -309,8 +309,9 @@ class FleetBudgets:
             return None
         budget.announce_rate(account, rate)
         keep = max(target, account.leased) if not surplus else target
-        rest = max(0.0, budget.available + budget.held) if self._knows_rest(budget, account) else -1.0
-        return BudgetLease(budget.key, number, amount, keep, rate, budget.period, rest)
+        left = budget.available + budget.held
+        rest = max(0.0, left) if self._knows_rest(budget, account) else -1.0
+        return BudgetLease(budget.key, number, amount, keep, rate, budget.period, rest, max(0.0, -left))
 
     def _knows_rest(self, budget: DividedBudget, account: AgentHolding) -> bool:
         """Whether agents with running requests were heard since requests wait for a place at another agent: these may

@@ -184,6 +184,15 @@ def test_an_agent_that_is_not_registered_any_more_withholds_nothing() -> None:
     assert "eu/a" not in leader.fleet._exchanges
 
 
+def test_a_counter_of_unknown_past_withholds_one_burst_and_what_requests_used_up_to_ten() -> None:
+    leader = Leader({"eu/a": "eu", "eu/b": "eu"})
+    left = []
+    for name, amount in (("eu/a", 900.0), ("eu/a", 1_200.0), ("eu/b", 900.0), ("eu/a", 2_200.0)):
+        leader.hear(name, used(REQUESTS, amount, -100.0), now=1.0)
+        left.append(leader.budget(REQUESTS).available)
+    assert left == [-60.0, -360.0, -360.0, -600.0]
+
+
 def test_an_agent_that_never_used_a_budget_may_use_an_equal_part_while_it_is_silent() -> None:
     leader = Leader({"eu/a": "eu", "eu/b": "eu", "eu/c": "eu", "eu/d": "eu"})
     for name in ("eu/a", "eu/b", "eu/c", "eu/d"):

@@ -218,3 +218,18 @@ def test_a_larger_request_than_the_usual_one_has_what_is_left_of_money() -> None
         of.settle()
         of.fleet.run(0.5, lambda now: None)
     assert of.spend(0.5) == (1, 1)
+
+
+def test_requests_far_above_their_budget_are_repaid_before_the_next_one() -> None:
+    of, refused = Fleet(Budget(BudgetUnit.TOKENS, 2_000.0)), []
+
+    def offer(now: float) -> None:
+        if not of.ask("eu/a", 15_000.0, 15_000.0) and of.used == 15_000.0:
+            (meter,) = of.senders["eu/a"].meters
+            refused.append(now + meter.retry_after_s(15_000.0, now, of.fleet.wall))
+        of.settle()
+
+    of.fleet.run(1_800.0, offer, 0.5)
+    assert 0.75 * of.allowed <= of.used <= of.allowed + 15_000.0
+    # Half of the burst suffices, after 14,000 tokens of debt, whenever the client asks.
+    assert of.start + 420.0 <= min(refused[1:]) <= max(refused) <= of.start + 425.0
