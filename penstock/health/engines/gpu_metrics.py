@@ -45,7 +45,8 @@ _NAMES: Final = (
 )
 
 _IDENTITIES: Final = ("gpu", "UUID", "gpu_uuid")
-"""Labels that identify a GPU: its index and its UUID (DCGM), its UUID (Triton)."""
+"""Labels that identify a GPU: its index and its UUID (DCGM), its UUID (Triton). The last one that a series has is that
+by which a GPU on which both report counts once."""
 
 _ANY_LIMIT: Final = 1e18
 
@@ -88,12 +89,14 @@ def read_gpus(page: bytes, gpus: Sequence[str] = ()) -> GpuState:
     found = read_samples(page, _NAMES)
     percent = _of(found, _DCGM_UTILISATION, gpus, 100.0)
     utilisation = {gpu: value / 100.0 for gpu, value in percent.items()} or _of(found, _TRITON_UTILISATION, gpus, 1.0)
-    used = _of(found, _DCGM_USED, gpus, _ANY_LIMIT) or _of(found, _TRITON_USED, gpus, _ANY_LIMIT)
-    free, total = _of(found, _DCGM_FREE, gpus, _ANY_LIMIT), _of(found, _TRITON_TOTAL, gpus, _ANY_LIMIT)
+    # DCGM counts MiB, and Triton bytes.
+    used, free = (_of(found, name, gpus, _ANY_LIMIT) for name in (_DCGM_USED, _DCGM_FREE))
+    sizes = {gpu: used[gpu] + free[gpu] for gpu in used if gpu in free}
+    if not used:
+        used, sizes = (_of(found, name, gpus, _ANY_LIMIT) for name in (_TRITON_USED, _TRITON_TOTAL))
     temperatures = _of(found, _TEMPERATURE, gpus, MAX_TEMPERATURE_C)
     reasons = next((bits for name in _REASONS if (bits := _of(found, name, gpus, _ANY_LIMIT))), {})
-    sizes = {gpu: total[gpu] if gpu in total else used[gpu] + free.get(gpu, 0.0) for gpu in used}
-    shares = [min(1.0, used[gpu] / size) for gpu, size in sizes.items() if size > 0.0 and (gpu in total or gpu in free)]
+    shares = [min(1.0, used[gpu] / size) for gpu, size in sizes.items() if size > 0.0 and gpu in used]
     known = {*utilisation, *used, *temperatures, *reasons}
     if not known:
         raise InvalidSignals("no GPU of the endpoint is on the page")
@@ -117,5 +120,5 @@ def _of(found: Samples, name: str, gpus: Sequence[str], limit: float) -> dict[st
             continue
         if not 0.0 <= value <= limit:
             raise InvalidSignals(f"{name} of {value!r} is not from 0 to {limit:g}")
-        values[identities[0]] = max(value, values.get(identities[0], 0.0))
+        values[identities[-1]] = max(value, values.get(identities[-1], 0.0))
     return values

@@ -37,6 +37,13 @@ nv_gpu_memory_used_bytes{gpu_uuid="GPU-00000000-aa"} 2e10
         (DCGM, ("2",), GpuState(1, 0.0, None, None, None)),
         (DCGM, (), GpuState(3, pytest.approx(1.4 / 3), 0.75, 91.0, True)),
         (TRITON, (), GpuState(1, 0.4, 0.25)),
+        (DCGM + TRITON, ("GPU-00000000-aa",), GpuState(1, 0.9, 0.75, 91.0, True)),
+        (
+            TRITON + b'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-00000000-aa"} 70\n',
+            (),
+            GpuState(1, 0.4, 0.25, 70.0),
+        ),
+        (TRITON + b'DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-00000000-aa"} 60000\n', (), GpuState(1, 0.4)),
         (b'DCGM_FI_DEV_FB_USED{gpu="0"} 60000\n', (), GpuState(1)),
         (DCGM.replace(b"CLOCK_THROTTLE", b"CLOCKS_EVENT"), ("0",), GpuState(1, 0.9, 0.75, 91.0, True)),
         (DCGM.replace(b" 60\n", b" NaN\n"), ("1",), GpuState(1, 0.5, 0.25, None, False)),
