@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import nlargest, nsmallest
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, TypeVar
 
-import msgspec
 from fastapi import Query
+
+from control_plane.page import Page
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -24,14 +25,6 @@ Cursor = Annotated[
 ]
 
 T = TypeVar("T")
-
-
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A page of a list."""
-
-    items: tuple[T, ...]
-    next_cursor: str | None
-    """`cursor` of the next page; null: this is the last page."""
 
 
 def paginate(

@@ -9,26 +9,17 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 import msgspec
 
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
+from control_plane.page import Page
 from control_plane.status.status import Status
 
 T = TypeVar("T")
-
-
-class ListPage(Protocol):
-    """A page of a list, which also has `items`."""
-
-    @property
-    def next_cursor(self) -> str | None:
-        """Value of `cursor` that returns the next page; None on the last page."""
-
-
-P = TypeVar("P", bound=ListPage)
+P = TypeVar("P", bound=Page[Any])
 
 TIMEOUT_S = 5.0
 """Time limit (s) of a request to one control plane."""
@@ -197,7 +188,7 @@ class ApiClient:
         return self._request_once(method, path, params, body, headers, changes)
 
     def pages(self, path: str, page_type: type[P], params: Mapping[str, Any] | None = None) -> list[P]:
-        """Return all pages of a list, decoded as `page_type`, which has `items` and `next_cursor`.
+        """Return all pages of a list, decoded as `page_type`.
 
         Raises:
             Unreachable: no control plane answered.
@@ -209,6 +200,10 @@ class ApiClient:
             answer = self.request("GET", path, params={**(params or {}), "cursor": cursor})
             pages.append(answer.decoded(page_type))
         return pages
+
+    def listed(self, path: str, page_type: type[Page[T]], params: Mapping[str, Any] | None = None) -> list[T]:
+        """Return the entries of all pages of a list; raises as `pages`."""
+        return [entry for page in self.pages(path, page_type, params) for entry in page.items]
 
     def _request_once(
         self,

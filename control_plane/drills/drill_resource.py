@@ -66,14 +66,6 @@ class DrillReport(msgspec.Struct, frozen=True):
     objectives: tuple[ObjectiveResult, ...]
 
 
-class DrillPage(msgspec.Struct, frozen=True):
-    """A page of drills, newest first."""
-
-    items: tuple[DrillReport, ...]
-    next_cursor: str | None
-    """`cursor` of the next page, with older drills; null: this is the last page."""
-
-
 def drill_report(drill: Drill) -> DrillReport:
     """Return the report of a drill."""
     request, is_evacuation = drill.request, drill.request.exercise is Exercise.EVACUATE_REGION

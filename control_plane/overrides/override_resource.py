@@ -32,14 +32,6 @@ class OverrideStatus(msgspec.Struct, frozen=True):
     """Whether the override is a maintenance window of the policy, which the API cannot lift."""
 
 
-class OverridePage(msgspec.Struct, frozen=True):
-    """A page of overrides."""
-
-    items: tuple[OverrideStatus, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
-
-
 class LiftedOverrides(msgspec.Struct, frozen=True):
     """The overrides that were lifted."""
 

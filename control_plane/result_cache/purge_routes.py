@@ -13,8 +13,8 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.page import Page
 from control_plane.request_model import RequestModel
-from control_plane.result_cache.purge_page import CachePurgePage
 from control_plane.result_cache.purge_store import PurgeStore
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.adapter_patterns import base_model_of
@@ -40,11 +40,11 @@ def routes(store: PurgeStore, view: FleetView) -> APIRouter:
     """Return the router of purges."""
     router = APIRouter(prefix="/v1/result-cache/purges", tags=["fleet"])
 
-    @router.get("", responses=returns(CachePurgePage, "A page of purges."))
+    @router.get("", responses=returns(Page[CachePurge], "A page of purges."))
     async def purges(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the newest purge of each model. Purges are removed when all responses that they concern have expired."""
         found = paginate((await store.read()).purges, lambda purge: purge.model, cursor, limit)
-        return json_response(CachePurgePage(found.items, found.next_cursor))
+        return json_response(found)
 
     @router.post("", status_code=201, responses=returns(CachePurge, "The responses are purged.", status=201))
     async def purge(caller: Operator, body: PurgeBody) -> Response:

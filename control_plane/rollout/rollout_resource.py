@@ -87,14 +87,6 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     """The rollouts of versions of models."""
 
 
-class RolloutPage(msgspec.Struct, frozen=True):
-    """A page of rollouts, newest first."""
-
-    items: tuple[RolloutSummary, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page, of older rollouts; null on the last page."""
-
-
 def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummary:
     """Return a rollout for the API; `moved_share` is from the current shadow comparison, if any."""
     found = msgspec.convert(rollout, RolloutSummary, from_attributes=True)

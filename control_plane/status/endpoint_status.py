@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from control_plane.page import Page
 from control_plane.status.status import SeenBy
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
@@ -73,12 +74,9 @@ _OF_REPORT = frozenset(EndpointStatus.__struct_fields__) & frozenset(EndpointRep
 """The fields that a status has as they are reported."""
 
 
-class EndpointPage(msgspec.Struct, frozen=True):
+class EndpointPage(Page[EndpointStatus], frozen=True):
     """A page of endpoints."""
 
-    items: tuple[EndpointStatus, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
     seen_by: SeenBy
     left_out: int
     """Number of endpoints that are missing here, because they exceeded the maximum size of a report."""

@@ -23,14 +23,6 @@ class RevokedKeyView(msgspec.Struct, frozen=True):
     reason: str
 
 
-class RevokedKeyPage(msgspec.Struct, frozen=True):
-    """A page of revoked keys."""
-
-    items: tuple[RevokedKeyView, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
-
-
 def revoked_key_views(entries: Iterable[RevokedKey], policy: Policy | None) -> tuple[RevokedKeyView, ...]:
     """Return the views of entries under the policy in force."""
     tenants = policy.tenants.values() if policy is not None else ()

@@ -51,14 +51,6 @@ class TenantView(msgspec.Struct, frozen=True):
     """Why the tenant's requests are refused, or what is to be cleaned up; null: no problem."""
 
 
-class TenantPage(msgspec.Struct, frozen=True):
-    """A page of tenants."""
-
-    items: tuple[TenantView, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
-
-
 class KeyState(StrEnum):
     """Whether agents accept a key."""
 
@@ -83,14 +75,6 @@ class TenantKeyView(msgspec.Struct, frozen=True):
     note: str = ""
     budgets: tuple[Budget, ...] = ()
     """Limits of the key, besides those of its tenant."""
-
-
-class TenantKeyPage(msgspec.Struct, frozen=True):
-    """A page of keys."""
-
-    items: tuple[TenantKeyView, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
 
 
 class NewTenantKey(msgspec.Struct, frozen=True):

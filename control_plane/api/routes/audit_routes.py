@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from control_plane.api.openapi import returns
-from control_plane.api.pagination import DEFAULT_LIMIT, Limit, Page
+from control_plane.api.pagination import DEFAULT_LIMIT, Limit
 from control_plane.api.responses import large_response
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
+from control_plane.page import Page
 from penstock.records.audit_chain import AuditEntry, AuditHead, ChainFault
 
 JSON_LINES = "application/x-ndjson"

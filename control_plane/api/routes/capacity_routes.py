@@ -8,10 +8,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from control_plane.api.openapi import returns
-from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import json_response, large_response
 from control_plane.api.routes.fleet_routes import InRegion, OfModel, check_filters
 from control_plane.auth.required_roles import Viewer
+from control_plane.page import Page
 from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import StandbyStatus

@@ -16,8 +16,9 @@ from control_plane.api.serving.client_location import require_policy, require_re
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.drills.drill_records import UnreadableDrill
-from control_plane.drills.drill_resource import DrillPage, DrillReport, drill_report
+from control_plane.drills.drill_resource import DrillReport, drill_report
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
+from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import Drill, DrillRequest
@@ -58,12 +59,12 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
     """Return the router of drills."""
     router = APIRouter(prefix="/v1/drills", tags=["drills"])
 
-    @router.get("", responses=returns(DrillPage, "A page of drills."))
+    @router.get("", responses=returns(Page[DrillReport], "A page of drills."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List drills with their reports, newest first."""
         every = await runner.records.every()
         found = paginate(every.values(), lambda drill: f"{drill.number:011d}", cursor, limit, newest_first=True)
-        return json_response(DrillPage(tuple(map(drill_report, found.items)), found.next_cursor))
+        return json_response(Page(tuple(map(drill_report, found.items)), found.next_cursor))
 
     @router.post("", status_code=201, responses=returns(DrillReport, "The drill begins.", status=201))
     async def begin(caller: Operator, body: BeginDrillBody) -> Response:

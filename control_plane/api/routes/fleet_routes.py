@@ -13,9 +13,10 @@ from fastapi import APIRouter, Path, Query, Response
 
 from adapters.error_text import suggest
 from control_plane.api.openapi import returns
-from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, large_response
 from control_plane.auth.required_roles import Viewer
+from control_plane.page import Page
 from control_plane.status.endpoint_status import EndpointPage, endpoint_statuses
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status

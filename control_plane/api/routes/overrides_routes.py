@@ -23,12 +23,12 @@ from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.overrides.override_fields import NO_END, BadExpiry, Expiry, LastResort, OverrideFields
 from control_plane.overrides.override_resource import (
     LiftedOverrides,
-    OverridePage,
     OverrideStatus,
     digest,
     override_status,
 )
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
+from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from penstock.fleet.endpoint_view import endpoints, omitted_endpoints
@@ -87,11 +87,11 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["overrides"])
     overrides = _Overrides(store, view)
 
-    @router.get("/overrides", responses=returns(OverridePage, "A page of overrides."))
+    @router.get("/overrides", responses=returns(Page[OverrideStatus], "A page of overrides."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List overrides and open maintenance windows of the policy."""
         found = paginate(await overrides.list(), lambda status: status.override.id, cursor, limit)
-        return json_response(OverridePage(found.items, found.next_cursor))
+        return json_response(found)
 
     @router.post("/overrides", status_code=201, responses=returns(OverrideStatus, "The override is set.", status=201))
     async def create(caller: Operator, body: OverrideBody) -> Response:

@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from control_plane.api.openapi import returns
-from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.auth.required_roles import Viewer
+from control_plane.page import Page
 from control_plane.status.fleet_view import FleetView
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_history import PastPlan, PlanDiff, PlanHistory, PlanSummary, summary

@@ -22,8 +22,9 @@ from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.evaluation.evaluation_jobs import Validation, ValidationJob
 from control_plane.evaluation.evaluator import Evaluator
+from control_plane.page import Page
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
-from control_plane.policy.source.revision import Revision, RevisionPage
+from control_plane.policy.source.revision import Revision
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
@@ -86,12 +87,12 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
             raise action_problem(refused) from None
         return json_response(summary(after))
 
-    @router.get("", responses=returns(RevisionPage, "A page of revisions."))
+    @router.get("", responses=returns(Page[Revision], "A page of revisions."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the last revisions of the policy source: accepted, or refused with all errors."""
         every = await revisions.newest_first()
         found = paginate(every, lambda revision: f"{revision.number:011d}", cursor, limit, newest_first=True)
-        return json_response(RevisionPage(found.items, found.next_cursor))
+        return json_response(found)
 
     @router.post(
         "/validate",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from adapters.error_text import suggest
@@ -13,6 +12,7 @@ from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.plan_view import plan_diff_view, plan_view, plans_view
+from control_plane.page import Page
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_history import PastPlan, PlanDiff, PlanSummary
 
@@ -20,12 +20,6 @@ app = typer.Typer(no_args_is_help=True, help="Show, list and compare traffic pla
 
 MAX_LISTED = 500
 """Maximum number of plans requested; the control plane stores fewer."""
-
-
-class _Plans(msgspec.Struct, frozen=True):
-    """The fields of a page of plans that are used."""
-
-    items: tuple[PlanSummary, ...]
 
 
 @app.command()
@@ -87,5 +81,5 @@ def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
 
 
 def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
-    page = api.request("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
+    page = api.request("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(Page[PlanSummary])
     return page.items

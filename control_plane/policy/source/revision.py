@@ -39,11 +39,3 @@ class Revision(RevisionResult, frozen=True, kw_only=True):
 
     number: int
     """Number of the revision; increases by one with every revision."""
-
-
-class RevisionPage(msgspec.Struct, frozen=True):
-    """A page of revisions, newest first."""
-
-    items: tuple[Revision, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next older revisions; null on the last page."""

@@ -16,12 +16,12 @@ from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import (
-    RolloutPage,
     RolloutStatus,
     RolloutSummary,
     agent_policy_states,
@@ -58,7 +58,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
             raise action_problem(refused) from None
         return json_response(summary(after))
 
-    @router.get("", responses=returns(RolloutPage, "A page of rollouts."))
+    @router.get("", responses=returns(Page[RolloutSummary], "A page of rollouts."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List rollouts, newest first."""
         newest = (await actions.records.newest()).rollout
@@ -66,7 +66,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         if newest is not None:
             every[newest.number] = newest
         found = paginate(every.values(), lambda rollout: f"{rollout.number:011d}", cursor, limit, newest_first=True)
-        return json_response(RolloutPage(tuple(map(summary, found.items)), found.next_cursor))
+        return json_response(Page(tuple(map(summary, found.items)), found.next_cursor))
 
     @router.get("/current", responses=returns(RolloutStatus, "The newest rollout.", etag=True))
     async def current(caller: Viewer) -> Response:

@@ -16,10 +16,11 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.routes.tenants.tenants_routes import changed
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
-from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView, revoked_key_views
+from control_plane.tenants.revoked_key_resource import RevokedKeyView, revoked_key_views
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.revoked_keys import DIGEST_CHARS, ID_CHARS, RevokedKeySet, TooManyRevokedKeys
 from penstock.tenancy.records.tenant_changes import existing, with_revoked_key
@@ -51,11 +52,11 @@ def routes(store: KeyRevocationStore, tenants: TenantStore, view: FleetView) -> 
     """Return the router of revoked keys."""
     router = APIRouter(prefix="/v1/revoked-keys", tags=["fleet"])
 
-    @router.get("", responses=returns(RevokedKeyPage, "A page of revoked keys."))
+    @router.get("", responses=returns(Page[RevokedKeyView], "A page of revoked keys."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the revoked API keys of tenants."""
         found = paginate((await _read(store)).revoked, lambda entry: entry.id, cursor, limit)
-        return json_response(RevokedKeyPage(revoked_key_views(found.items, view.policy), found.next_cursor))
+        return json_response(Page(revoked_key_views(found.items, view.policy), found.next_cursor))
 
     @router.post(
         "",

@@ -18,11 +18,11 @@ from control_plane.api.routes.tenants.tenants_routes import TenantName, changed
 from control_plane.api.tenant_bodies import KeySettings, Rotation, budgets_of
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.page import Page
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.tenant_resource import (
     KeyState,
     NewTenantKey,
-    TenantKeyPage,
     TenantKeyView,
     key_view,
 )
@@ -43,11 +43,11 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
     """Return the router of keys."""
     router = APIRouter(prefix="/v1/tenants/{name}/keys", tags=["tenants"])
 
-    @router.get("", responses=returns(TenantKeyPage, "A page of keys."))
+    @router.get("", responses=returns(Page[TenantKeyView], "A page of keys."))
     async def keys(caller: Viewer, name: TenantName, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the keys of a tenant, revoked and expired ones included."""
         found = paginate(await _keys(store, view, name), lambda key: key.id, cursor, limit)
-        return json_response(TenantKeyPage(found.items, found.next_cursor))
+        return json_response(found)
 
     @router.post("", status_code=201, responses=returns(NewTenantKey, "The key is created.", status=201))
     async def create_key(caller: Operator, name: TenantName, body: KeyBody) -> Response:

@@ -20,9 +20,9 @@ from control_plane.api.serving.client_location import require_policy
 from control_plane.api.tenant_bodies import Explained, NewTenant, TenantChange, TenantSettings, budgets_of
 from control_plane.api.text_fields import LabelText, Reason
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.page import Page
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.tenant_resource import (
-    TenantPage,
     TenantSource,
     TenantView,
     created_view,
@@ -52,7 +52,7 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
     router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
     tenants = _Tenants(store, view)
 
-    @router.get("", responses=returns(TenantPage, "A page of tenants, by name."))
+    @router.get("", responses=returns(Page[TenantView], "A page of tenants, by name."))
     async def page(
         caller: Viewer,
         cursor: Cursor = None,
@@ -64,10 +64,10 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
         """List the tenants of the policy in force and those that the API has created."""
         policy, now = view.policy, view.now()
 
-        def found() -> TenantPage:
+        def found() -> Page[TenantView]:
             records = _listed(store, policy, search or "", tier, source)
             names = paginate(records, lambda each: each.name, cursor, limit)
-            return TenantPage(tuple(tenants.view(each, policy, now) for each in names.items), names.next_cursor)
+            return Page(tuple(tenants.view(each, policy, now) for each in names.items), names.next_cursor)
 
         return await large_response(found)
 

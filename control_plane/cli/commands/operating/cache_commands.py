@@ -12,7 +12,7 @@ from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOp
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.cli.views.tenant_view import moment
-from control_plane.result_cache.purge_page import CachePurgePage
+from control_plane.page import Page
 from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge
 
 PATH = "/v1/result-cache/purges"
@@ -44,8 +44,7 @@ def purge(
 @with_fleet_options
 def purges(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the newest purge of each model."""
-    pages = api.pages(PATH, CachePurgePage)
-    found = [purge for page in pages for purge in page.items]
+    found = api.listed(PATH, Page[CachePurge])
     print_as(output, found, lambda: _table(found))
 
 

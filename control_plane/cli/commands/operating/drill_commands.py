@@ -17,7 +17,8 @@ from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOp
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
-from control_plane.drills.drill_resource import DrillPage, DrillReport
+from control_plane.drills.drill_resource import DrillReport
+from control_plane.page import Page
 from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
 from penstock.policy.kinds.operations import HOLD_S, MAX_BURN_RATE, Exercise
 from penstock.policy.service_objective import within_text
@@ -97,7 +98,7 @@ def show(api: ReadClient, number: NumberArgument, output: OutputOption = Output.
 @with_fleet_options
 def list_(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the last drills, newest first."""
-    page = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
+    page = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(Page[DrillReport])
     print_as(output, list(page.items), lambda: _table(page.items))
 
 
@@ -131,7 +132,7 @@ def drill_view(report: DrillReport) -> RenderableType:
 
 
 def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> None:
-    newest = api.request("GET", "/v1/drills", params={"limit": 1}, changes=True).decoded(DrillPage)
+    newest = api.request("GET", "/v1/drills", params={"limit": 1}, changes=True).decoded(Page[DrillReport])
     number = newest.items[0].number + 1 if newest.items else 1
     report = api.request("PUT", f"/v1/drills/{number}", body=body, changes=True).decoded(DrillReport)
     failed = 0

@@ -16,7 +16,8 @@ from control_plane.cli.api_client import ApiClient, ApiRefused
 from control_plane.cli.command_options import ChangeClient, ChangeOptions, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, print_view, table_of
-from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverrideState, OverrideStatus
+from control_plane.overrides.override_resource import LiftedOverrides, OverrideState, OverrideStatus
+from control_plane.page import Page
 from penstock.overrides.overrides import WITHOUT_WEIGHT, OverrideKind
 
 app = typer.Typer(no_args_is_help=True, help="List and lift overrides.")
@@ -205,8 +206,7 @@ def lift_override(api: ApiClient, id: str, reason: str) -> OverrideStatus:
 
 def list_overrides(api: ApiClient) -> list[OverrideStatus]:
     """Return all overrides."""
-    pages = api.pages("/v1/overrides", OverridePage)
-    return [status for page in pages for status in page.items]
+    return api.listed("/v1/overrides", Page[OverrideStatus])
 
 
 def _connected(fleet: ChangeOptions) -> ApiClient:

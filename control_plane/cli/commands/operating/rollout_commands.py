@@ -15,9 +15,10 @@ from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOp
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.rollout_view import model_rollout_line, revisions_view, rollout_view, rollouts_view
-from control_plane.policy.source.revision import Revision, RevisionPage
+from control_plane.page import Page
+from control_plane.policy.source.revision import Revision
 from control_plane.rollout.model_rollout_resource import ModelRolloutSummary
-from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, RolloutSummary
+from control_plane.rollout.rollout_resource import RolloutStatus, RolloutSummary
 
 app = typer.Typer(no_args_is_help=True, help="Show and control the rollout of a policy.")
 
@@ -43,7 +44,7 @@ def show(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
 @with_fleet_options
 def list_(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the last rollouts, newest first."""
-    page = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
+    page = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(Page[RolloutSummary])
     print_as(output, list(page.items), lambda: rollouts_view(page.items))
 
 
@@ -139,7 +140,7 @@ def rollback(
 
 
 def _revisions(api: ApiClient) -> list[Revision]:
-    page = api.request("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
+    page = api.request("GET", "/v1/policies", params={"limit": LIMIT}).decoded(Page[Revision])
     return list(page.items)
 
 

@@ -22,10 +22,10 @@ from control_plane.cli.commands.operating.tenant_key_commands import NameArgumen
 from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import budgets_table, tenant_view, tenants_table
+from control_plane.page import Page
 from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import RefusalList
 from control_plane.tenants.tenant_resource import (
-    TenantPage,
     TenantSource,
     TenantView,
 )
@@ -91,8 +91,7 @@ def list_(
 ) -> None:
     """List the tenants of the policy and those that were created."""
     params = {"search": search, "tier": tier, "source": source, "limit": 500}
-    pages = api.pages(PATH, TenantPage, params)
-    found = [tenant for page in pages for tenant in page.items]
+    found = api.listed(PATH, Page[TenantView], params)
     print_as(output, found, lambda: tenants_table(found))
 
 

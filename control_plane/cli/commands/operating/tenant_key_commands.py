@@ -28,8 +28,9 @@ from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import keys_table, new_key_view, revoked_keys_table
-from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView
-from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyPage, TenantKeyView
+from control_plane.page import Page
+from control_plane.tenants.revoked_key_resource import RevokedKeyView
+from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView
 
 app = typer.Typer(no_args_is_help=True, help="Create, rotate and revoke the API keys of tenants.")
 
@@ -118,8 +119,7 @@ def path_of(name: str) -> str:
 
 def keys_of(api: ApiClient, name: str) -> list[TenantKeyView]:
     """Return the keys of a tenant."""
-    pages = api.pages(f"{path_of(name)}/keys", TenantKeyPage)
-    return [key for page in pages for key in page.items]
+    return api.listed(f"{path_of(name)}/keys", Page[TenantKeyView])
 
 
 def _new_key(api: ApiClient, command: str, name: str, path: str, body: dict[str, Any]) -> NewTenantKey:
@@ -174,8 +174,7 @@ def revoke_key(
 @with_fleet_options
 def revoked_keys(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the revoked API keys."""
-    pages = api.pages(PATH, RevokedKeyPage)
-    found = [key for page in pages for key in page.items]
+    found = api.listed(PATH, Page[RevokedKeyView])
     print_as(output, found, lambda: revoked_keys_table(found))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.page import Page
 from control_plane.status.status import StandbyStatus
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
@@ -24,13 +24,6 @@ MAX_NAMES = 3
 """Maximum number of endpoints to drain that the table names; `--output json` has all of them."""
 
 
-class RecommendationPage(msgspec.Struct, frozen=True):
-    """A page of recommendations."""
-
-    items: tuple[Recommendation, ...]
-    next_cursor: str | None
-
-
 @with_fleet_options
 def capacity(
     api: ReadClient,
@@ -40,11 +33,10 @@ def capacity(
 ) -> None:
     """Show the recommended number of endpoints by region and model, with the cause and the endpoints to drain."""
     wanted = {"region": region, "model": model, "limit": LIMIT}
-    pages = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
+    found = api.listed("/v1/capacity/recommendations", Page[Recommendation], wanted)
     standby = None
     if output is Output.TABLE:
         standby = api.request("GET", "/v1/capacity/takeover").decoded(StandbyStatus).takeover
-    found = [row for page in pages for row in page.items]
     print_as(output, found, lambda: _view(found, standby))
 
 

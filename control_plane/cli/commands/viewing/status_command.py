@@ -56,8 +56,7 @@ def top(
 
     def fetch() -> Top:
         wanted = {"limit": LIMIT, **({} if region is None else {"region": region})}
-        pages = api.pages("/v1/endpoints", EndpointPage, wanted)
-        return Top.of(api.status(), [endpoint for page in pages for endpoint in page.items], region, rows)
+        return Top.of(api.status(), api.listed("/v1/endpoints", EndpointPage, wanted), region, rows)
 
     if once:
         found = fetch()
