@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from regional_agent.http.body_limits import BodyLimits
-from regional_agent.http.headers.header_rules import HeaderFilter
+from regional_agent.http.headers.header_rules import Header, HeaderFilter
 from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines
@@ -50,6 +50,35 @@ class PickerParts(NamedTuple):
     """Whether Envoy has a route to the agents of other regions."""
     early_ends: EarlyEnds
     """What Envoy's access log states about requests that ended early."""
+
+
+class FromEnvoy:
+    """What Envoy states about a request, beside its head and body."""
+
+    def __init__(
+        self,
+        headers: list[Header],
+        target: bytes,
+        scheme: bytes,
+        subset: frozenset[str] | None,
+        trusted: bool,
+        in_message: int,
+    ) -> None:
+        self.headers = headers
+        """As Envoy has them."""
+        self.target = target
+        self.scheme = scheme
+        """The scheme by which the client reached Envoy."""
+        self.subset = subset
+        """The endpoints that may serve the request, as `ip:port`; None for all of them."""
+        self.trusted = trusted
+        """Whether Envoy is a trusted proxy."""
+        self.in_message = in_message
+        """The kind of message that states the target: TO_REQUEST_HEADERS or TO_REQUEST_BODY."""
+        self.has_body = False
+        """Whether Envoy sends the body in further messages, and waits for all of it, be it empty."""
+        self.has_trailers = False
+        """Whether the request has trailers."""
 
 
 class Conversation:

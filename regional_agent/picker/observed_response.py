@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
+from penstock.answers.answer_errors import AnswerError
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
 from regional_agent.picker import grpc_requests
@@ -36,10 +37,13 @@ class ObservedResponse:
         head: ResponseHead,
         usage: StreamUsage | None,
         now: float,
+        *,
+        may_hold: bool,
     ) -> None:
         """Begin to read a response at `now` (s).
 
         Args:
+            may_hold: whether the beginning of a response that is no stream can be held until it is no error.
             attempt: the attempt that the response is of; None if an endpoint that the agent does not have responds.
             usage: what the agent asked the engine to report; None if the response is no stream.
         """
@@ -50,6 +54,8 @@ class ObservedResponse:
         route = context.request.route
         hides_usage = usage is not None and usage.is_hidden
         self._intake = intake_of(proxy.answer_formats, route, head, context.estimate, hides_usage=hides_usage)
+        # The comments of a stream, and its later events, may be long in coming.
+        self._may_hold = may_hold and not self._streaming and self._intake is not None
         self._decided = False
         self._wants_ids = self._intake is not None and route is not None and route.creates_objects
         self._has_id = False
@@ -85,9 +91,8 @@ class ObservedResponse:
             if self._decided:
                 chunk = intake.parser.feed(chunk)
             else:
-                # Nothing is held: Envoy has sent the head, so that no other endpoint can respond.
                 self._decided = intake.begin(chunk)
-                chunk = intake.take_held()
+                chunk = intake.take_held() if self._decided or not self._may_hold else b""
                 if intake.is_media:
                     self._intake = None
             self._keep_objects(now)
@@ -123,9 +128,21 @@ class ObservedResponse:
             self._first_byte_at = now
         if self._intake is not None:
             rest = self._intake.parser.finish(complete=True)
+            if self._may_hold and not self._decided:
+                rest = self._intake.take_held() + rest
             self._keep_objects(now)
         self._sent_bytes += len(rest)
         return rest
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the beginning of the response is held, because it may be the beginning of an error."""
+        return self._may_hold and not (self._decided or self.ended)
+
+    @property
+    def first_error(self) -> AnswerError | None:
+        """The error that the response is, if its beginning was held."""
+        return self._intake.parser.error if self._may_hold and self._intake is not None else None
 
     def _keep_objects(self, now: float) -> None:
         """Record the locations of the object that the response creates, and of its items, once they have arrived."""
@@ -167,7 +184,9 @@ class ObservedResponse:
         return reported
 
     def settle(self, account: Account) -> None:
-        """Set what the client received, and the usage."""
+        """Set what the client received, and the usage; nothing if the response is still held."""
+        if self.is_held:
+            return
         account.status, account.sent_bytes = self._status, self._sent_bytes
         account.first_byte_at = self._first_byte_at
         if self._first_byte_at is None and not self._sent_bytes:

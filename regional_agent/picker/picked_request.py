@@ -20,13 +20,13 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
-from regional_agent.picker.conversation import Conversation, PickerParts
+from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.stream_state import StreamState
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
-from regional_agent.proxy.retries import refusal_without_retry, rejection_of
+from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_selection import select_target
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
@@ -62,35 +62,6 @@ _S = StreamState
 log = structlog.get_logger()
 
 
-class FromEnvoy:
-    """What Envoy states about a request, beside its head and body."""
-
-    def __init__(
-        self,
-        headers: list[Header],
-        target: bytes,
-        scheme: bytes,
-        subset: frozenset[str] | None,
-        trusted: bool,
-        in_message: int,
-    ) -> None:
-        self.headers = headers
-        """As Envoy has them."""
-        self.target = target
-        self.scheme = scheme
-        """The scheme by which the client reached Envoy."""
-        self.subset = subset
-        """The endpoints that may serve the request, as `ip:port`; None for all of them."""
-        self.trusted = trusted
-        """Whether Envoy is a trusted proxy."""
-        self.in_message = in_message
-        """The kind of message that states the target: TO_REQUEST_HEADERS or TO_REQUEST_BODY."""
-        self.has_body = False
-        """Whether Envoy sends the body in further messages, and waits for all of it, be it empty."""
-        self.has_trailers = False
-        """Whether the request has trailers."""
-
-
 class PickedRequest:
     """Handles one authorized request.
 
@@ -113,6 +84,8 @@ class PickedRequest:
         """The endpoints that Envoy has, in order, by `ip:port`; None for the agent of another region."""
         self._usage: StreamUsage | None = None
         self._response: ObservedResponse | None = None
+        self._held_head: bytes | None = None
+        """The changes to the head of a response that may be an error; None once Envoy has it."""
         self._stream = b""
         """The identifier of the request in Envoy's access log; empty before Envoy has the target."""
         self._sent_at = 0.0
@@ -274,12 +247,31 @@ class PickedRequest:
             proxy.usage_requests.refused(context.model, now)
         if context.trace is not None:
             context.trace.note(SpanEvent.STREAM, now)
-        observed = self._response = ObservedResponse(proxy, context, attempt, head, self._usage, now)
-        changes = envoy_responses.header_changes(head.headers, observed.headers(head))
-        talk.send(envoy_responses.response_headers(changes))
+        # In other modes, Envoy sends no part of the body before it has the head.
+        may_hold = talk.response_mode == FULL_DUPLEX_STREAMED and not talk.is_grpc and isinstance(attempt, LocalAttempt)
+        observed = ObservedResponse(proxy, context, attempt, head, self._usage, now, may_hold=may_hold)
+        self._response = observed
+        self._held_head = envoy_responses.header_changes(head.headers, observed.headers(head))
         if message.ends:
             observed.on_end(now)
+        if self._begins(observed) and message.ends:
             self._complete(observed)
+
+    def _begins(self, observed: ObservedResponse) -> bool:
+        """Let Envoy have the head of a response that is no error; returns whether it has it."""
+        changes, error = self._held_head, observed.first_error
+        if changes is None or observed.is_held:
+            return changes is None
+        refusal = None
+        if error is not None and self._attempt is not None:
+            refusal = refusal_of_answer(self.context, self._attempt, error)
+        if refusal is not None:
+            self._response = None
+            self._refuse(refusal)
+            return False
+        self._held_head = None
+        self._talk.send(envoy_responses.response_headers(changes))
+        return True
 
     def on_response_body(self, chunk: bytes, *, ends: bool) -> None:
         """Read a part of the response, and return to Envoy what the client receives."""
@@ -289,6 +281,8 @@ class PickedRequest:
         passed = observed.on_body(chunk, now)
         if ends:
             passed += observed.on_end(now)
+        if not self._begins(observed):
+            return
         if self._talk.response_mode == FULL_DUPLEX_STREAMED:
             self._talk.send_response_part(passed, ends=ends)
         else:
@@ -302,6 +296,8 @@ class PickedRequest:
         if self._talk.is_grpc:
             observed.use_trailers(trailers)
         rest = observed.on_end(self._proxy.clock())
+        if not self._begins(observed):
+            return
         if rest and self._talk.response_mode == FULL_DUPLEX_STREAMED:
             self._talk.send_response_part(rest, ends=False)
         self._talk.send(envoy_responses.unchanged(envoy_responses.TO_RESPONSE_TRAILERS))

@@ -16,8 +16,8 @@ from regional_agent.endpoints.endpoint_pool import EndpointSubset
 from regional_agent.http.body_limits import DISPLACED, NO_ROOM, HeadPostponed
 from regional_agent.http.messages import Request
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
-from regional_agent.picker.conversation import Conversation, PickerParts
-from regional_agent.picker.picked_request import FromEnvoy, PickedRequest
+from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts
+from regional_agent.picker.picked_request import PickedRequest
 from regional_agent.picker.processing_request import (
     BUFFERED,
     REQUEST_BODY,

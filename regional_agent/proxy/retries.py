@@ -151,6 +151,17 @@ def refusal_without_retry(context: RequestContext, attempt: Attempt, why: Reason
     return refusal_of_error(context)
 
 
+def refusal_of_answer(context: RequestContext, attempt: Attempt, error: AnswerError) -> Refusal | None:
+    """What a client receives in place of a response with status 200 that is an error; as `refusal_without_retry`."""
+    if not RULES[outcome_of_error(error)].may_retry:
+        return None
+    attempt.erred(error)
+    if error.cause is ErrorCause.BUSY:
+        return refusal_without_retry(context, attempt, _SATURATED)
+    context.engine_reported(error.message)
+    return refusal_of_error(context)
+
+
 def after_unexplained(
     proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
 ) -> RetryReason | Refusal | None:

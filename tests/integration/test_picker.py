@@ -131,6 +131,27 @@ async def test_clients_of_http_1_0_are_served(tmp_path: Path) -> None:
         await until(lambda: agent.counted() == {"ok": 2.0})
 
 
+async def test_an_error_with_status_200_is_no_answer_to_the_client(tmp_path: Path) -> None:
+    """Envoy sends the body to the picker before it has the head from it."""
+    broken = b'{"error": {"message": "CUDA out of memory", "type": "server_error", "code": 500}}'
+
+    async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(broken))
+        for part in (broken[:20], broken[20:]):
+            writer.write(part)
+            await writer.drain()
+
+    async with (
+        engine(fails) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        chat = json.dumps({"model": MODEL, "messages": []}).encode()
+        assert await refused(front, post(chat)) == (502, "engine_failed")
+        await until(lambda: agent.counted() == {"engine_error": 1.0})
+
+
 def merged(into: Any, more: Any) -> Any:
     """What a document has with the values of another one; of lists, item by item."""
     if isinstance(more, dict) and isinstance(into, dict):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
 from regional_agent.picker.stream_state import InvalidTransition, StreamState
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.picker_streams import (
@@ -94,23 +96,48 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("path", "headers", "answer", "outcome"),
     [
-        (CHATS, {}, b"busy", "engine_error"),
+        (CHATS, {}, b"busy", "refused"),
         (CHATS, {}, ANSWER, "ok"),
-        (CHATS, {"content-type": "application/octet-stream"}, b"busy", "engine_error"),
-        (CHATS, JSON_TYPE, b'{"foo": 1}', "engine_error"),
-        (SPEECH, JSON_TYPE, b'{"foo": 1}', "engine_error"),
+        (CHATS, {"content-type": "application/octet-stream"}, b"busy", "refused"),
+        (CHATS, JSON_TYPE, b'{"foo": 1}', "refused"),
+        (CHATS, JSON_TYPE, b'{"error": {"message": "CUDA out of memory", "code": 500}}', "refused"),
+        (CHATS, JSON_TYPE, b'{"error": {"message": "too long", "type": "invalid_request_error"}}', "client_error"),
+        (SPEECH, JSON_TYPE, b'{"foo": 1}', "refused"),
         (SPEECH, {"content-type": "audio/wav"}, b"", "engine_error"),
         (SPEECH, {"content-type": "audio/wav"}, b"RIFF\x00\xff", "ok"),
     ],
 )
+@pytest.mark.parametrize("parts", [1, 2])
 async def test_the_form_of_an_answer_decides_its_outcome(
-    tmp_path: Path, path: str, headers: dict[str, str], answer: bytes, outcome: str
+    tmp_path: Path, path: str, headers: dict[str, str], answer: bytes, outcome: str, parts: int
 ) -> None:
+    """An answer that is an error, or none of the API, is refused, as clients would take a status 200 for an answer."""
+    first, rest = (answer[:4], answer[4:]) if parts > 1 else (answer, b"")
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
-        stream.receive(head(path=path), body(CHAT), response_head(200, headers), response_body(answer, ends=True))
-        assert stream.response_body() == answer
-        assert agent.counted() == {outcome: 1.0}
+        stream.receive(head(path=path), body(CHAT), response_head(200, headers), response_body(first))
+        assert stream.response_body() in (b"", first)
+        stream.receive(response_body(rest, ends=True))
+        if outcome == "refused":
+            assert stream.refused == (502, "engine_failed")
+            assert "response_headers" not in stream.kinds()
+        else:
+            assert stream.response_body() == answer
+        assert agent.counted() == {"engine_error" if outcome == "refused" else outcome: 1.0}
+
+
+async def test_a_response_that_ends_while_its_beginning_is_held_has_sent_nothing(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "access.jsonl", 1.0, Random(1))
+    async with picking(tmp_path / "agent", access_log=log) as agent:
+        stream = PickerStream(parts := parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE), response_body(ANSWER[:10]))
+        assert "response_headers" not in stream.kinds()
+        stream.stream.close()
+        parts.early_ends.settle_all()
+    log.close()
+    (line,) = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
+    assert (line["outcome"], line["status"], line["sent_bytes"]) == ("client_left", 0, 0)
+    assert "output_tokens" not in line
 
 
 async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path: Path) -> None:
@@ -119,8 +146,8 @@ async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path
         stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE))
         stream.sent.clear()
         stream.receive_together(response_body(ANSWER[:10]), response_body(ANSWER[10:]), response_body(b"", ends=True))
-        assert stream.kinds() == ["response_body"]
-        assert stream.sent[0].response_body.response.body_mutation.streamed_response.end_of_stream
+        assert stream.kinds() == ["response_headers", "response_body"]
+        assert stream.sent[1].response_body.response.body_mutation.streamed_response.end_of_stream
         assert stream.response_body() == ANSWER
         assert agent.counted() == {"ok": 1}
 
@@ -130,10 +157,10 @@ async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path
         assert stream.kinds()[-2:] == ["response_body", "response_trailers"]
         assert stream.response_body() == ANSWER
 
-        stream = PickerStream(parts_of(agent))
-        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE))
-        stream.receive_together(response_body(ANSWER[:10]))
-        assert stream.response_body() == ANSWER[:10]
+        stream, event = PickerStream(parts_of(agent)), b'data: {"choices": []}\n\n'
+        stream.receive(head(), body(STREAM), response_head(200, {"content-type": "text/event-stream"}))
+        stream.receive_together(response_body(event))
+        assert stream.response_body() == event
         for active in list(agent.proxy.active):
             active.shut_down()
         assert stream.refused is not None
@@ -240,9 +267,9 @@ async def test_the_reservation_follows_envoys_retry(tmp_path: Path) -> None:
         stream.receive(response_head(200, JSON_TYPE, served=second))
         assert held[first].local_load.requests == 0
         assert held[second].local_load.requests == 1
-        mutation = stream.sent[-1].response_headers.response.header_mutation
-        assert set_headers(mutation)["x-penstock-endpoint"] == held[second].name
         stream.receive(response_body(ANSWER, ends=True))
+        mutation = stream.sent[-2].response_headers.response.header_mutation
+        assert set_headers(mutation)["x-penstock-endpoint"] == held[second].name
 
 
 async def test_an_unknown_endpoint_that_has_served_holds_no_slot(tmp_path: Path) -> None:
