@@ -22,15 +22,7 @@ from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_guards import Situation, missing_without, recent_objectives, refusal
 from penstock.drills.drill_progress import Effect, LiftOverride, Observed, SetOverride, on_tick
 from penstock.drills.drill_schedule import due, final_refusal, handled_after
-from penstock.drills.drill_state import (
-    Drill,
-    DrillEvent,
-    DrillPhase,
-    DrillRequest,
-    DrillStep,
-    first_phase,
-    transition,
-)
+from penstock.drills.drill_state import Drill, DrillEvent, DrillPhase, DrillRequest, DrillStep, first_phase, transition
 from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy

@@ -23,14 +23,7 @@ from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.informer import Mirror, Seen
 from adapters.store.members import Member
 from control_plane.leadership.lease_renewal import LeaseRenewal
-from penstock.leadership.leadership_states import (
-    MIN_LEASE_TTL_S,
-    RENEW_S,
-    ElectionEvent,
-    Leadership,
-    Role,
-    transition,
-)
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
 
 POLL_S = 1.0
 """Interval (s) at which a follower evaluates whether to campaign, even without a change of the leader key: the end of

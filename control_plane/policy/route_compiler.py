@@ -16,13 +16,7 @@ from control_plane.policy.references import References
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.path_template import PathTemplate, TemplateError
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
-from penstock.routes.route import (
-    API_KEY_HEADERS,
-    CostFields,
-    Route,
-    RoutePresets,
-    UsageFields,
-)
+from penstock.routes.route import API_KEY_HEADERS, CostFields, Route, RoutePresets, UsageFields
 from penstock.routes.route_table import methods_of
 from penstock.wire import identity, probe
 

@@ -17,14 +17,7 @@ from control_plane.api.responses import Problem, problem_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Admin, Viewer, must_reach
 from control_plane.request_model import RequestModel
-from control_plane.ui.browser_sessions import (
-    COOKIE,
-    LIFETIME_S,
-    SESSION_STATE,
-    BrowserSessions,
-    Session,
-    set_cookie,
-)
+from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, SESSION_STATE, BrowserSessions, Session, set_cookie
 from control_plane.ui.session_revocations import SessionRevocations
 
 CONTENT_SECURITY_POLICY = (

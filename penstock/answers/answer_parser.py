@@ -36,14 +36,7 @@ from penstock.answers.plain_records import PlainRecords, announces
 from penstock.answers.stream_ends import awaited_ends, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, is_empty, members_of
-from penstock.answers.values import (
-    CUT_REASONS,
-    AnswerIds,
-    cut_reason_in,
-    finish_reason_in,
-    list_of,
-    outputs_in,
-)
+from penstock.answers.values import CUT_REASONS, AnswerIds, cut_reason_in, finish_reason_in, list_of, outputs_in
 
 JSON: Final = 0
 EVENTS: Final = 1

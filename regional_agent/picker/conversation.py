@@ -12,13 +12,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines
 from regional_agent.picker import envoy_responses, grpc_requests
 from regional_agent.picker.early_ends import EarlyEnds
-from regional_agent.picker.processing_request import (
-    BUFFERED,
-    FULL_DUPLEX_STREAMED,
-    NONE,
-    STREAMED,
-    ProcessingRequest,
-)
+from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, NONE, STREAMED, ProcessingRequest
 from regional_agent.picker.stream_state import StreamState, entered
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.services.traffic_service import TrafficService

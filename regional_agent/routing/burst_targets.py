@@ -11,15 +11,7 @@ from typing import Final
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.policy import Policy
-from penstock.pools.burst import (
-    BurstStart,
-    BurstUse,
-    Otherwise,
-    ServerState,
-    free_slots,
-    precedes_spillover,
-    why_not,
-)
+from penstock.pools.burst import BurstStart, BurstUse, Otherwise, ServerState, free_slots, precedes_spillover, why_not
 from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.explain_burst import CLOSED, LACKS_ROOM, BurstFacts
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal

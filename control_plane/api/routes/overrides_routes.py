@@ -21,12 +21,7 @@ from control_plane.api.serving.client_location import require_policy, require_re
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.overrides.override_fields import NO_END, BadExpiry, Expiry, LastResort, OverrideFields
-from control_plane.overrides.override_resource import (
-    LiftedOverrides,
-    OverrideStatus,
-    digest,
-    override_status,
-)
+from control_plane.overrides.override_resource import LiftedOverrides, OverrideStatus, digest, override_status
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from control_plane.page import Page
 from control_plane.request_model import RequestModel

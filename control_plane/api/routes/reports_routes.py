@@ -12,12 +12,7 @@ from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
 from control_plane.planning.internal_metrics import InternalMetrics
-from control_plane.planning.report_intake import (
-    MAX_REPORT_BYTES,
-    ReportIntake,
-    ReportReceipt,
-    ReportRefused,
-)
+from control_plane.planning.report_intake import MAX_REPORT_BYTES, ReportIntake, ReportReceipt, ReportRefused
 from penstock.wire import identity, signed_report
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Sessions

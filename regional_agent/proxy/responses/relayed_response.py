@@ -10,12 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import (
-    Outcome,
-    outcome_of_error,
-    outcome_of_failure,
-    outcome_of_status,
-)
+from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items

@@ -21,12 +21,7 @@ from control_plane.request_model import RequestModel
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
-from control_plane.rollout.rollout_resource import (
-    RolloutStatus,
-    RolloutSummary,
-    agent_policy_states,
-    summary,
-)
+from control_plane.rollout.rollout_resource import RolloutStatus, RolloutSummary, agent_policy_states, summary
 from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.kinds.operations import RolloutRules

@@ -20,12 +20,7 @@ from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.page import Page
 from control_plane.status.fleet_view import FleetView
-from control_plane.tenants.tenant_resource import (
-    KeyState,
-    NewTenantKey,
-    TenantKeyView,
-    key_view,
-)
+from control_plane.tenants.tenant_resource import KeyState, NewTenantKey, TenantKeyView, key_view
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.tenancy.records.tenant_changes import Edit, existing, with_key, with_revoked_key, with_rotated_key

@@ -22,13 +22,7 @@ from control_plane.api.text_fields import LabelText, Reason
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.page import Page
 from control_plane.status.fleet_view import FleetView
-from control_plane.tenants.tenant_resource import (
-    TenantSource,
-    TenantView,
-    created_view,
-    digest,
-    policy_view,
-)
+from control_plane.tenants.tenant_resource import TenantSource, TenantView, created_view, digest, policy_view
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy

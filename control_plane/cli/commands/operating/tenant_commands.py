@@ -25,10 +25,7 @@ from control_plane.cli.views.tenant_view import budgets_table, tenant_view, tena
 from control_plane.page import Page
 from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import RefusalList
-from control_plane.tenants.tenant_resource import (
-    TenantSource,
-    TenantView,
-)
+from control_plane.tenants.tenant_resource import TenantSource, TenantView
 from penstock.policy.fields import Label
 
 app = typer.Typer(no_args_is_help=True, help="Create and change tenants and their API keys.")
