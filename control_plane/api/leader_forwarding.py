@@ -60,7 +60,6 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
     {
         ("GET", "/v1/regions"): ForwardingRule(),
         ("GET", "/v1/regions/{name}"): ForwardingRule(),
-        ("GET", "/v1/pools"): ForwardingRule(),
         ("GET", "/v1/endpoints"): ForwardingRule(),
         ("GET", "/v1/agents"): ForwardingRule(),
         ("GET", "/v1/history"): ForwardingRule(),

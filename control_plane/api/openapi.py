@@ -36,7 +36,7 @@ without a second change. Every change is recorded in the audit log, with author 
 
 TAGS = {
     "status": "State of the fleet, and identity of the caller.",
-    "fleet": "Regions, pools and endpoints, by the policy and the newest reports.",
+    "fleet": "Regions with their pools, agents and endpoints, by the policy and the newest reports.",
     "tenants": "Tenants and their API keys.",
     "plans": "Traffic plans that the control plane publishes to agents.",
     "policies": "Policies: revisions from git and the result of each.",

@@ -92,7 +92,7 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     monkeypatch.setattr(planning_loop, "RECOMMEND_EVERY_S", 0.0)
 
     async def reported() -> bool:
-        return bool((await api.get("/v1/pools"))["items"])
+        return bool((await api.get("/v1/regions/eu-de"))["pools"])
 
     await api.until(reported)
     regions = await api.get("/v1/regions", limit=2)
@@ -101,14 +101,11 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     rest = await api.get("/v1/regions", cursor=regions["next_cursor"])
     assert [region["name"] for region in rest["items"]] == ["eu-gb", "jp-tok", "us-east"]
     assert rest["next_cursor"] is None
-    assert (await api.get("/v1/regions/eu-de"))["city"] == "Frankfurt"
+    region = await api.get("/v1/regions/eu-de")
+    assert region["city"] == "Frankfurt"
+    assert [(pool["model"], pool["slots"]) for pool in region["pools"]] == [(MODEL, 100)]
     assert (await api.http.get("/v1/regions/atlantis")).status_code == 404
 
-    pools = await api.get("/v1/pools", region="eu-de")
-    assert [(entry["region"], entry["pool"]["model"], entry["pool"]["slots"]) for entry in pools["items"]] == [
-        ("eu-de", MODEL, 100)
-    ]
-    assert (await api.get("/v1/pools", model="llama-3.1-70b"))["items"] == []
     assert [agent["name"] for agent in (await api.get("/v1/agents", region="jp-tok"))["items"]] == ["one"]
 
     async def recommended() -> bool:

@@ -122,7 +122,6 @@ def test_the_api_conforms_to_its_description(
         ("/v1/plans/{generation}", {"generation": 1}),
         ("/v1/plans/current", {}),
         ("/v1/regions", {}),
-        ("/v1/pools", {}),
         ("/v1/endpoints", {}),
         ("/v1/agents", {}),
         ("/v1/capacity/recommendations", {}),

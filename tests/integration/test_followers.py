@@ -135,7 +135,6 @@ async def test_leader_and_follower_respond_alike_with_and_without_etcd(
                 ("GET", "/v1/regions/eu-de", None),
                 ("GET", "/v1/regions/atlantis", None),
                 ("GET", "/v1/regions?nonsense=1", None),
-                ("GET", "/v1/pools", None),
                 ("GET", "/v1/endpoints", None),
                 ("GET", "/v1/agents?region=jp-tok", None),
                 ("GET", "/v1/capacity/recommendations?model=none", None),
@@ -220,7 +219,7 @@ async def test_without_a_leader_requests_are_refused(own_etcd: EtcdServer, opera
     with control_planes("a", tmp_path, own_etcd.endpoint, empty, elected=False) as (server,):
         status = await operator.until(server, lambda status: status.store.up)
         assert (status.leader, status.fleet_problem) == (None, "no control plane leads")
-        for path in ("/v1/regions", "/v1/pools", "/v1/agents"):
+        for path in ("/v1/regions", "/v1/agents"):
             refused = await operator.http.get(server.url + path)
             assert (refused.status_code, refused.json()["leader"]) == (503, None)
             assert "no control plane leads" in refused.json()["detail"]

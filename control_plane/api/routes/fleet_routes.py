@@ -1,4 +1,4 @@
-"""`/v1/regions`, `/v1/pools`, `/v1/endpoints`, `/v1/agents`: the fleet by the policy and the newest reports.
+"""`/v1/regions`, `/v1/endpoints`, `/v1/agents`: the fleet by the policy and the newest reports.
 
 Only the leader receives reports, so other control planes forward these requests. `seen_by` names the control plane that
 answered.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-import msgspec
 from fastapi import APIRouter, Path, Query, Response
 
 from adapters.error_text import suggest
@@ -19,7 +18,7 @@ from control_plane.auth.required_roles import Viewer
 from control_plane.page import Page
 from control_plane.status.endpoint_status import EndpointPage, endpoint_statuses
 from control_plane.status.fleet_view import FleetView
-from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
+from control_plane.status.status import AgentStatus, RegionStatus, SeenBy, Status
 from control_plane.status.status_reporter import StatusReporter
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.endpoint_view import omitted_endpoints
@@ -36,15 +35,6 @@ class FleetPage(Page[T], frozen=True):
     """A page of a list, and the control plane that answered."""
 
     seen_by: SeenBy
-
-
-class RegionPool(msgspec.Struct, frozen=True):
-    """The endpoints of one region that serve one model."""
-
-    region: str
-    pool: PoolStatus
-    report_age_s: float | None
-    """Age (s) of the region's newest report."""
 
 
 def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
@@ -72,28 +62,6 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
                 if region_status.name == name:
                     return region_status
             raise _no_region(policy, name)
-
-        return await large_response(found)
-
-    @router.get("/pools", responses=returns(FleetPage[RegionPool], "A page of pools, by region and model."))
-    async def pools(
-        caller: Viewer,
-        region: InRegion = None,
-        model: OfModel = None,
-        cursor: Cursor = None,
-        limit: Limit = DEFAULT_LIMIT,
-    ) -> Response:
-        """List the pools that agents report: slots, requests in flight, service time."""
-        policy, prepared = view.policy, reporter.prepared(agents=False)
-
-        def found() -> FleetPage[RegionPool]:
-            status = prepared()
-            pools = (
-                pool for pool in _pools(status) if region in (None, pool.region) and model in (None, pool.pool.model)
-            )
-            page = paginate(pools, lambda pool: f"{pool.region}/{pool.pool.model}", cursor, limit)
-            check_filters(policy, page, region, model)
-            return _page(status, page)
 
         return await large_response(found)
 
@@ -148,17 +116,13 @@ def check_filters(policy: Policy | None, page: Page[Any], region: str | None, mo
     if region is not None and region not in policy.regions:
         raise _no_region(policy, region)
     if model is not None and model not in policy.models:
-        remedy = suggest(model, policy.models, "GET /v1/pools lists the reported models")
+        remedy = suggest(model, policy.models, "GET /v1/endpoints lists the reported models")
         raise Problem(404, f"the policy in force has no model {model!r}; {remedy}")
 
 
 def _no_region(policy: Policy | None, name: str) -> Problem:
     remedy = suggest(name, policy.regions if policy is not None else (), "GET /v1/regions lists them")
     return Problem(404, f"the policy in force has no region {name!r}; {remedy}")
-
-
-def _pools(status: Status) -> list[RegionPool]:
-    return [RegionPool(region.name, pool, region.report_age_s) for region in status.regions for pool in region.pools]
 
 
 def _page(status: Status, page: Page[T]) -> FleetPage[T]:

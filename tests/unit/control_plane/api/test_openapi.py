@@ -74,13 +74,13 @@ async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
 
 
 async def test_undocumented_fields_and_parameters_are_refused(http: httpx.AsyncClient) -> None:
-    refused = await http.get("/v1/pools", params={"regoin": "eu-de"}, headers=OPERATOR)
+    refused = await http.get("/v1/agents", params={"regoin": "eu-de"}, headers=OPERATOR)
     assert (refused.status_code, refused.headers["content-type"]) == (422, responses.PROBLEM_JSON)
     assert refused.json()["errors"] == [
-        {"field": "query.regoin", "problem": "unknown parameter; known: cursor, limit, model, region"}
+        {"field": "query.regoin", "problem": "unknown parameter; known: cursor, limit, region"}
     ]
-    assert (await http.get("/v1/pools", params={"regoin": "eu-de"})).status_code == 401
-    assert (await http.get("/v1/pools", params={"region": "eu-de"}, headers=OPERATOR)).status_code == 200
+    assert (await http.get("/v1/agents", params={"regoin": "eu-de"})).status_code == 401
+    assert (await http.get("/v1/agents", params={"region": "eu-de"}, headers=OPERATOR)).status_code == 200
     assert (await http.get("/v1/whoami", params={"x": "1"}, headers=OPERATOR)).status_code == 422
     assert (await http.get("/livez", params={"x": "1"})).status_code == 200
 
