@@ -74,6 +74,7 @@ class DividedBudget:
         "budget",
         "counters",
         "expired",
+        "forgiven",
         "full_rate",
         "held",
         "is_money",
@@ -104,9 +105,7 @@ class DividedBudget:
         """Whether an amount is charged only while requests run."""
         self.silent = 0
         """Number of agents without leases that continue at their rates."""
-        self.available = available
-        self.at = now
-        self.period = period
+        self.available, self.at, self.period = available, now, period
         self.accounts: dict[str, AgentHolding] = {}
         self.counters: dict[tuple[str, int], float] = {}
         """Amount that is charged of counters, by agent and number: of money all in the period, of others those of
@@ -118,6 +117,8 @@ class DividedBudget:
         self.shared_at = -RESHARE_S
         self.expired = 0.0
         """Amount whose leases have ended, since the leader took office."""
+        self.forgiven = 0.0
+        """Debt beyond its bound, until the rest is repaid."""
         self.overdrawn = 0.0
         """Largest amount by which `available` was negative since it was last read."""
 
@@ -163,7 +164,7 @@ class DividedBudget:
         Args:
             is_charged: whether an earlier leader charged what an unknown counter has used.
         """
-        account, is_unknown, before_report = self.accounts.get(agent), False, self.available
+        account, is_unknown, before = self.accounts.get(agent), False, self.available
         if account is not None and account.epoch != use.epoch:
             self.leave(agent)
             account = None
@@ -176,18 +177,17 @@ class DividedBudget:
             account.used = counted
             self.announce_rate(account, use.rate_per_s)
             self.shared_at = -RESHARE_S
-        if account.is_silent:
-            account.is_silent = False
-            self.silent -= 1
+        self.silent -= account.is_silent
+        account.is_silent = False
         if use.used > account.used or use.demand_per_s > account.demand:
             account.asked_at = self.at
         account.demand, account.request = use.demand_per_s, use.request_amount
         if use.wanted and not account.wanted:
             account.wanted_at = self.at
         account.wanted = use.wanted
-        before = account.rate_in_force
+        rate, account_used = account.rate_in_force, account.used
         account.reported_rate = use.rate_per_s
-        self.rates_in_force += account.rate_in_force - before
+        self.rates_in_force += account.rate_in_force - rate
         if self.is_money and use.period != self.period:
             # What an agent with another clock used is charged already: it must not return to the budget.
             self._update(account, account.used, 0.0, 0.0)
@@ -195,11 +195,17 @@ class DividedBudget:
             # No agent can hold more than the whole, whatever it reports.
             self._update(account, use.used, min(use.unspent, self.whole), 0.0)
         if self.refills:
-            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever. Requests
-            # that exceed their estimates withhold what they used, within the bound of one such request.
-            most = self.whole if is_unknown else self.whole * MAX_EXCESS_BURSTS
-            self.available = min(max(self.available, min(before_report, -most)), self.whole - self.held)
+            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
+            most = self.whole * (1.0 if is_unknown else MAX_EXCESS_BURSTS)
+            self._bound_debt(min(before, -most), account_used - account.used)
         return account
+
+    def _bound_debt(self, least: float, refund: float) -> None:
+        """Forgive a debt beyond `least`. What was forgiven of an estimate is no part of its later refund."""
+        returned = min(max(0.0, refund), self.forgiven)
+        excess = max(0.0, least - (self.available - returned))
+        self.available = min(self.available - returned + excess, self.whole - self.held)
+        self.forgiven = self.forgiven - returned + excess if self.available < 0.0 else 0.0
 
     def report_ended(self, agent: str, use: BudgetUse) -> None:
         """Charge the last report of a counter that has ended: of an earlier process of the agent, or a closed one."""

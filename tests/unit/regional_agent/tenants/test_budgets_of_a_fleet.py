@@ -233,3 +233,14 @@ def test_requests_far_above_their_budget_are_repaid_before_the_next_one() -> Non
     assert 0.75 * of.allowed <= of.used <= of.allowed + 15_000.0
     # Half of the burst suffices, after 14,000 tokens of debt, whenever the client asks.
     assert of.start + 420.0 <= min(refused[1:]) <= max(refused) <= of.start + 425.0
+
+
+def test_an_estimate_far_above_its_budget_gives_nothing_back_that_was_never_charged() -> None:
+    of = Fleet(Budget(BudgetUnit.TOKENS, 50_000.0, burst=5_000.0))
+
+    def offer(now: float) -> None:
+        of.ask("eu/a", 140_000.0, 35_000.0, holds_s=2.0)
+        of.settle()
+
+    of.fleet.run(600.0, offer)
+    assert 0.8 * of.allowed <= of.used <= of.allowed + 35_000.0
