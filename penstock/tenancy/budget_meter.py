@@ -339,7 +339,7 @@ class BudgetMeter:
             self._demand,
             max(0.0, self.rate_per_s),
             self.period,
-            self._usual,
+            min(self._usual, self._enough),
             tier=self.tier,
             wanted=wanted,
         )

@@ -330,8 +330,9 @@ class DividedBudget:
         elif wanted := self.wanted():
             # Free places are for requests that wait, wherever they are.
             return max(0.0, min(account.leased, account.held - max(0.0, self._lacking(wanted, reserve))))
-        if amount < account.request and self._is_in_use(account):
-            return account.request if self._turn(account, reserve) else 0.0
+        if amount < account.request:
+            # Parts that admit no request leave less than one to an agent that could use it.
+            return account.request if self._is_in_use(account) and self._turn(account, reserve) else 0.0
         if self.runs:
             return float(int(amount + 1e-9))
         return amount

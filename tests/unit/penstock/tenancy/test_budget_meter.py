@@ -170,8 +170,10 @@ class TestWithLeader:
             assert not admitted(of, amount, 0.0)
             assert of.use(1, 1.0).request_amount == usual
         of.apply(BudgetLease(of.key, 2, 0.0, 10.0, 1.0, rest=9.0), 1.0)
-        assert not admitted(of, 5000.0, 1.0)
-        assert of.use(1, 1.0).request_amount == 500.0 + 4500.0 / 8.0
+        assert not admitted(of, 100.0, 1.0)
+        assert of.use(1, 1.0).request_amount == 500.0 - 400.0 / 8.0
+        of.take(5000.0, 1.0)
+        assert of.use(1, 1.0).request_amount == 500.0, "half of the burst admits every request"
 
     def test_the_rest_for_clients_grows_up_to_the_burst(self) -> None:
         of = meter(limit=60.0, amount=10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -244,3 +245,20 @@ def test_an_estimate_far_above_its_budget_gives_nothing_back_that_was_never_char
 
     of.fleet.run(600.0, offer)
     assert 0.8 * of.allowed <= of.used <= of.allowed + 35_000.0
+
+
+def test_a_budget_of_one_request_is_used_wherever_requests_arrive() -> None:
+    of, rng, steps = Fleet(Budget(BudgetUnit.REQUESTS, 1.0)), Random(1), count()
+    name = of.names[0]
+
+    def offer(now: float) -> None:
+        nonlocal name
+        step = next(steps)
+        if step % 50 == 0:
+            name = rng.choice(of.names[:4])
+        if step % 10 == 0:
+            of.ask(name)
+        of.settle()
+
+    of.fleet.run(600.0, offer)
+    assert of.used >= 9.0
