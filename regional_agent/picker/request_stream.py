@@ -32,7 +32,7 @@ from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
 from regional_agent.services.model_list import is_model_page
-from regional_agent.services.service import READS
+from regional_agent.services.service import HEALTH_PATHS, READS
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 
 _S = StreamState
@@ -148,6 +148,8 @@ class RequestStream:
             self._respond(*preflight)
         elif refusal is not None and is_model_page(request.path) and request.method in READS:
             self._list_models(request)
+        elif refusal is not None and request.path in HEALTH_PATHS:
+            self._respond(*parts.traffic.health(request.path))
         elif refusal is not None:
             self._refuse(refusal, request)
         elif request.whole:

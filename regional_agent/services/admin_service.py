@@ -18,7 +18,7 @@ from regional_agent.proxy.error_responses import error_body
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService
-from regional_agent.services.service import JSON, READS, Service, answer_health
+from regional_agent.services.service import HEALTH_PATHS, JSON, READS, Service, health_response
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE
 
 ROLES: Final = {b"/metrics": Role.MONITOR, b"/explain": Role.VIEWER, b"/status": Role.VIEWER}
@@ -72,8 +72,9 @@ class AdminService(Service):
             self._register(request, connection)
         elif request.method not in READS:
             self._refuse_unknown_path(connection, request)
-        elif path in (b"/readyz", b"/livez"):
-            answer_health(self._readiness, request, connection, shutting_down=self._readiness.shutting_down)
+        elif path in HEALTH_PATHS:
+            stops = self._readiness.shutting_down
+            connection.respond(*health_response(self._readiness, path, shutting_down=stops))
         elif path not in ROLES:
             self._refuse_unknown_path(connection, request)
         elif not self._permits(ROLES[path], request, connection):

@@ -30,6 +30,7 @@ JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
 READS: Final = frozenset({b"GET", b"HEAD"})
+HEALTH_PATHS: Final = (b"/readyz", b"/livez")
 
 LEDGER_FULL: Final = Refusal(
     Reason.LEDGER_FULL, "the ledger of this agent has no room for the record of the request", retry_after_s=MIN_RETRY_S
@@ -175,20 +176,18 @@ class RoutedService(Service):
         return ErrorFormat.OPENAI if route is None else route.errors
 
 
-def answer_health(readiness: Readiness, request: Request, connection: ClientConnection, *, shutting_down: bool) -> None:
-    """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
+def health_response(readiness: Readiness, path: bytes, *, shutting_down: bool) -> tuple[int, list[bytes], bytes]:
+    """Return the response to `/livez` (200 while the event loop runs) or `/readyz` (200 if clients can be served).
 
     An agent is ready if a policy is in force, the agent is not shutting down, and one of its endpoints is ready. An
     agent without endpoints is ready while another region serves. `x-penstock-weight` is `Readiness.weight`.
     """
-    if request.path == b"/livez":
-        connection.respond(200, [TEXT], b"ok\n")
-        return
+    if path == b"/livez":
+        return 200, [TEXT], b"ok\n"
     reason = "shutting down" if shutting_down else readiness.not_ready_reason()
     if reason is None:
-        connection.respond(200, [TEXT, b"x-penstock-weight: %.2f\r\n" % readiness.weight()], b"ok\n")
-    else:
-        connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
+        return 200, [TEXT, b"x-penstock-weight: %.2f\r\n" % readiness.weight()], b"ok\n"
+    return 503, [TEXT], f"not ready: {reason}\n".encode()
 
 
 def unknown_path(request: Request) -> Refusal:

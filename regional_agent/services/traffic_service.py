@@ -35,7 +35,7 @@ from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.services.job_service import SharedRunService
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
-from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
+from regional_agent.services.service import HEALTH_PATHS, JSON, LEDGER_FULL, READS, RoutedService, health_response
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
 
@@ -196,11 +196,16 @@ class TrafficService(RoutedService):
             if isinstance(page, Refusal):
                 return self._handler_of(page, request, connection)
             connection.respond(*page)
-        elif path in (b"/readyz", b"/livez"):
-            answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
+        elif path in HEALTH_PATHS:
+            connection.respond(*self.health(path, shutting_down=connection.listener.draining))
         else:
             self._refuse(connection, request, refusal)
         return None
+
+    def health(self, path: bytes, *, shutting_down: bool = False) -> tuple[int, list[bytes], bytes]:
+        """Return the response to a health check, one of `HEALTH_PATHS`."""
+        shutting_down = shutting_down or self._readiness.shutting_down
+        return health_response(self._readiness, path, shutting_down=shutting_down)
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """Count a rejected request and return its response, which a page of a permitted origin may read."""

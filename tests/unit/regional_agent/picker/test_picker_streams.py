@@ -454,6 +454,27 @@ async def test_what_envoy_refuses_before_it_has_a_target_is_an_error_in_the_form
         stream.stream.close()
 
 
+async def test_health_checks_of_load_balancers_before_envoy_need_no_key(tmp_path: Path) -> None:
+    async with picking(tmp_path, anonymous=None) as agent:
+        (readiness, endpoints), parts = (agent.service._readiness, agent.endpoints), parts_of(agent)
+
+        def checked(path: str) -> tuple[int, bytes, str | None]:
+            stream = PickerStream(parts)
+            stream.receive(head(path=path, method="GET", ends=True))
+            response = stream.sent[-1].immediate_response
+            return response.status.code, response.body, set_headers(response.headers).get("x-penstock-weight")
+
+        assert checked("/readyz") == (200, b"ok\n", "1.00")
+        assert checked("/livez") == (200, b"ok\n", None)
+        for endpoint in endpoints.every():
+            endpoint.view.ready = False
+        endpoints.pools[MODEL].recount()
+        assert checked("/readyz") == (503, b"not ready: no endpoint is ready\n", None)
+        readiness.shutting_down = True
+        assert checked("/readyz") == (503, b"not ready: shutting down\n", None)
+        assert checked("/livez") == (200, b"ok\n", None)
+
+
 @pytest.mark.parametrize("converter", ["comfyui", "comfyui-file"])
 async def test_what_the_agent_converts_is_sent_to_no_endpoint(tmp_path: Path, converter: Any) -> None:
     """An endpoint would return the files of other tenants, of which the agent checks whose they are."""
