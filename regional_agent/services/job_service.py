@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import inf
+from typing import Final
 
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.store_selection import select_store
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routes.route import Route
-from penstock.routing.reasons import Refusal
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
@@ -25,6 +27,11 @@ from regional_agent.requests.authorization import NO_POLICY, Sender, refuse_rout
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.services.service import LEDGER_FULL, RoutedService
+
+NO_STORE: Final = Refusal(
+    Reason.NO_POLICY, "the policy has no job store for the region of the job", retry_after_s=MIN_RETRY_S
+)
+"""What jobs have not run waits for a policy that has the store again, such as after a rollback."""
 
 
 class JobService(RoutedService):
@@ -70,6 +77,8 @@ class JobService(RoutedService):
         return self._sender
 
     def _authorize(self, policy: Policy) -> Sender | Refusal:
+        if policy.job_store(self._region) is None:
+            return NO_STORE
         authorization, stored = self._reader.authorization, self._job_sender
         facts = RequestFacts(stored.tenant, stored.data_class, stored.location)
         mask = authorization.residency(policy, facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,32 @@ async def test_a_model_that_vanishes_while_a_batch_runs_is_an_error_of_each_late
         errors = await client.lines(ended["error_file_id"])
         assert {each["custom_id"] for each in errors} == {"r1", "r2"}
         assert {each["response"]["body"]["error"]["code"] for each in errors} == {"model_not_found"}
+
+
+async def test_what_has_not_run_waits_while_the_policy_has_no_job_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_results, "RETRY_CAP_S", 0.05)
+    release = asyncio.Event()
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path, gpu, job_store=store) as (agent, client),
+    ):
+        waited = partial(
+            agent.metrics.registry.get_sample_value, "penstock_agent_batch_requests_total", {"event": "waited"}
+        )
+        batch = await client.started(input_file(3))
+        await until(lambda: len(gpu.requests) == 1)
+        policy = agent.config.policy
+        agent.config.policy = replace(policy, job_stores=())
+        release.set()
+        await until(lambda: waited() >= 2.0)
+        assert (await client.http.get(f"/v1/batches/{batch}")).json()["error"]["code"] == "not_offered"
+        agent.config.policy = policy
+        ended = await client.ended(batch)
+        assert ended["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert len(gpu.requests) == 3
 
 
 async def test_a_result_above_the_limit_is_an_error_of_its_request(

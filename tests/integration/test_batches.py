@@ -147,14 +147,14 @@ async def test_errors_of_requests_are_in_a_file_of_their_own(tmp_path: Path) -> 
     content += request_line("d", "text")
     async with engine(fails_for_some) as gpu, serving(tmp_path, gpu) as (_, client):
         ended = await client.ended(await client.started(content))
-        assert ended["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+        assert ended["request_counts"] == {"total": 4, "completed": 1, "failed": 3}
         errors = {each["custom_id"]: each for each in await client.lines(ended["error_file_id"])}
         assert errors["b"]["response"]["status_code"] == 400
         assert errors["b"]["response"]["body"] == {"error": {"a": 1}}
         assert errors["d"]["response"]["status_code"] == 502, "what is no answer of the API completes nothing"
-        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set(
-            "abcd"
-        )
+        assert (errors["c"]["response"], errors["c"]["error"]["code"]) == (None, "response_not_json")
+        assert [each["custom_id"] for each in await client.lines(ended["output_file_id"])] == ["a"]
+        assert errors.keys() == set("bcd")
 
 
 async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
