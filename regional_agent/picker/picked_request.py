@@ -51,7 +51,7 @@ the agent does, since the request may be the cause."""
 _BY_UPSTREAM: Final = "upstream_"
 """Beginning of the details of Envoy's own response if the endpoint is its cause."""
 
-_TIMEOUTS: Final = ("upstream_response_timeout", "upstream_per_try_timeout")
+_TIMEOUTS: Final = ("upstream_response_timeout", "upstream_per_try_timeout", "stream_idle_timeout")
 """Beginnings of these details if the endpoint did not begin to respond within a limit of Envoy."""
 
 _NO_CONNECTION: Final = "connection_failure"

@@ -547,12 +547,17 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
         if received.header("upgrade"):
             writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nframes")
         else:
+            if received.head.startswith(b"POST /prompt/wait"):
+                # The time limits are the agent's.
+                await asyncio.sleep(2 * idle_s)
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
+    idle_s = 0.3
     offer = (b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: eA==", b"Sec-WebSocket-Version: 13")
     async with engine(responds) as own:
 
         def to_agent(config: dict[str, Any]) -> None:
+            http_manager(config)["stream_idle_timeout"] = f"{idle_s}s"
             clusters(config)["penstock-agent"]["load_assignment"]["endpoints"] = [
                 {"lb_endpoints": lb_endpoints([own.address])}
             ]

@@ -295,6 +295,7 @@ async def test_an_endpoint_that_envoy_cannot_reach_is_an_error_in_the_format_of_
         (503, "upstream_reset_before_response_started{connection_failure}", (502, "engine_failed"), "refused", True),
         (503, "upstream_reset_before_response_started{remote_reset}", (502, "engine_failed"), "engine_cut", True),
         (504, "upstream_response_timeout", (504, "engine_timeout"), "stalled", False),
+        (504, "stream_idle_timeout", (504, "engine_timeout"), "stalled", False),
         (503, "overload", (502, "engine_failed"), "refused", False),
         (400, "http1.codec_error", (400, "bad_request"), "client_error", False),
         (408, "stream_idle_timeout", (408, "request_timeout"), "client_error", False),
