@@ -258,6 +258,10 @@ class Endpoint(EndpointAccount):
             return False
         return self.is_occupied(self.view.in_flight, refused=False)
 
+    def may_be_serial(self) -> bool:
+        """Whether the server may serve one connection at a time. Without TLS, since each probe opens a connection."""
+        return not self.address.tls and self.occupation.is_serial(self.health_check.busy_s)
+
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
         unsettled = not self.health.ready or not self.models

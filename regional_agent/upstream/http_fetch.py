@@ -55,6 +55,8 @@ async def fetch(
     body = request.body or b""
     lines = [head, pool.host_line(address), b"content-length: %d\r\n" % len(body)]
     lines += [name + b": " + value + b"\r\n" for name, value in request.headers]
+    if address in pool.serial:
+        lines.append(b"connection: close\r\n")
     content = b"".join([*lines, b"\r\n", body])
     try:
         async with asyncio.timeout(timeout_s):

@@ -101,6 +101,11 @@ class UpstreamPool(ConnectionOwner):
         self._verify = verify
         self._trust: Mapping[Address, ServerTrust] = {}
         self._host_lines: dict[Address, bytes] = {}
+        self.serial: set[Address] = set()
+        """Addresses whose servers may serve one connection at a time, and the next only when that one closes. What the
+        agent fetches there for itself closes its connection."""
+        self._awaited: set[Address] = set()
+        """Those of them at which a probe waits, so that no connection is kept."""
         self._look_up_every_s = max_moved_s * LOOK_UP_SHARE
         self._max_absent_s = max_moved_s * ABSENT_SHARE
         self._look_up_at: dict[Address, float] = {}
@@ -180,8 +185,21 @@ class UpstreamPool(ConnectionOwner):
         ip = self._hosts.last(address.host)
         return host_and_port(ip, address.port) if ip else ""
 
+    def keep_none(self, address: Address) -> None:
+        """Close the idle connections to an address, and others once their response is complete, until `keep`."""
+        self._awaited.add(address)
+        for connection in self._idle.pop(address, []):
+            connection.abort()
+
+    def keep(self, address: Address) -> None:
+        """Keep connections to an address again."""
+        self._awaited.discard(address)
+
     def release(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is complete; close it if enough are idle or its TLS settings changed."""
+        if self._awaited and connection.address in self._awaited:
+            connection.abort()
+            return
         if (self._trust or connection.trust is not None) and connection.trust != self._trust.get(connection.address):
             connection.abort()
             return

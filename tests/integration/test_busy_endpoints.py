@@ -41,16 +41,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> AdvancingClock:
     return clock
 
 
-@pytest.fixture
-def server() -> Iterator[SerialServer]:
-    with serial_server() as running:
+@pytest.fixture(params=["HTTP/1.0", "HTTP/1.1"])
+def server(request: pytest.FixtureRequest) -> Iterator[SerialServer]:
+    with serial_server(request.param) as running:
         yield running
 
 
 @asynccontextmanager
-async def in_front_of(server: SerialServer, directory: Path, kind: str = "http") -> AsyncIterator[Agent]:
+async def in_front_of(
+    server: SerialServer, directory: Path, kind: str = "http", *, slots: int = 1
+) -> AsyncIterator[Agent]:
     options = {"engine": kind, "health": PROBES}
-    async with running_agent(directory, [server.address], slots=1, queue=0, limits=LIMITS, options=options) as agent:
+    async with running_agent(
+        directory, [server.address], slots=slots, queue=0, limits=LIMITS, options=options
+    ) as agent:
         agent.endpoints.start()
         try:
             await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
@@ -97,6 +101,21 @@ async def test_a_server_with_one_thread_stays_ready_during_a_long_job(
         assert agent.held() == 0
         for client in (first, second):
             client.close()
+
+
+async def test_more_slots_than_the_server_has_threads_starve_no_request(server: SerialServer, tmp_path: Path) -> None:
+    async with in_front_of(server, tmp_path, slots=8) as agent:
+        (endpoint,) = agent.endpoints.pools[MODEL].endpoints
+        clients = [await send(agent) for _ in range(4)]
+        await until(lambda: endpoint.view.in_flight == 4)
+        await see_late_probes(endpoint)
+        for _ in clients:
+            server.finish_request()
+        for client in clients:
+            assert (await client.answer()).status == 200
+            client.close()
+        await until(lambda: not endpoint.occupation.is_engaged)
+        assert (endpoint.health.state, endpoint.health.failure_points) == (EndpointState.READY, 0)
 
 
 async def test_a_job_that_takes_longer_than_anything_explains_is_a_failure(

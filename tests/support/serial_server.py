@@ -1,7 +1,7 @@
 """A model server that runs one request at a time, as many image and video servers do: a real process.
 
 Requests to `/` other than GET take until the test writes a line to the process. GET requests are answered at once, if
-no such request runs.
+no such request runs. Under HTTP/1.1 the server reads a connection until it closes before it accepts the next one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _PROGRAM = """
 import http.server, sys
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = sys.argv[1]
+
     def do_GET(self):
         self.answer(b"ok")
 
@@ -59,10 +61,10 @@ class SerialServer:
 
 
 @contextmanager
-def serial_server() -> Iterator[SerialServer]:
-    """Run a server on a free port until the block ends."""
+def serial_server(protocol: str = "HTTP/1.0") -> Iterator[SerialServer]:
+    """Run a server on a free port until the block ends. `protocol`: HTTP/1.0 closes each connection."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=pipe, stdout=pipe, text=True) as popen:
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM, protocol], stdin=pipe, stdout=pipe, text=True) as popen:
         try:
             assert popen.stdout is not None
             yield SerialServer(popen, Address("127.0.0.1", int(popen.stdout.readline())))

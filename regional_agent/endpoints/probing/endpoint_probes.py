@@ -66,17 +66,24 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> None:
     A probe that is late because of the endpoint's requests counts as late after each timeout, and is not repeated.
     """
     timeout_s, releases, running = endpoint.health_check.timeout_s, endpoint.releases, endpoint.local_load.requests > 0
+    if endpoint.may_be_serial():
+        connections.serial.add(endpoint.address)
+    else:
+        connections.serial.discard(endpoint.address)
     answer = asyncio.ensure_future(_probe(endpoint, connections))
     try:
         while not (await asyncio.wait((answer,), timeout=timeout_s))[0]:
             running = False
             endpoint.probe_failure = f"no answer to the health probe within {timeout_s:g} s"
             endpoint.probed(ProbeOutcome.SLOW)
+            if endpoint.may_be_serial():
+                connections.keep_none(endpoint.address)
             if not endpoint.is_engaged():
                 return
         outcome, endpoint.probe_failure = await answer
         endpoint.probed(outcome, while_running=running and endpoint.releases == releases)
     finally:
+        connections.keep(endpoint.address)
         answer.cancel()
 
 
