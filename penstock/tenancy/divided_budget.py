@@ -158,13 +158,14 @@ class DividedBudget:
         for account in self.accounts.values():
             account.used = account.unspent = account.granted = account.held = 0.0
 
-    def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False) -> AgentHolding:
+    def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False, has_past: bool = False) -> AgentHolding:
         """Charge what an agent reports of its counter.
 
         Args:
             is_charged: whether an earlier leader charged what an unknown counter has used.
+            has_past: whether the counter may have been used without leases of this leader.
         """
-        account, is_unknown, before = self.accounts.get(agent), False, self.available
+        account, before = self.accounts.get(agent), self.available
         if account is not None and account.epoch != use.epoch:
             self.leave(agent)
             account = None
@@ -172,7 +173,6 @@ class DividedBudget:
             account = self.accounts[agent] = AgentHolding(use.epoch, self.at)
             counted = self.counters.pop((agent, use.epoch), None)
             if counted is None:
-                is_unknown = True
                 counted = use.used if is_charged and self.refills else 0.0
             account.used = counted
             self.announce_rate(account, use.rate_per_s)
@@ -195,8 +195,8 @@ class DividedBudget:
             # No agent can hold more than the whole, whatever it reports.
             self._update(account, use.used, min(use.unspent, self.whole), 0.0)
         if self.refills:
-            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
-            most = self.whole * (1.0 if is_unknown else MAX_EXCESS_BURSTS)
+            # A counter with a past withholds the budget for the time of one burst, and not for ever.
+            most = self.whole * (1.0 if has_past else MAX_EXCESS_BURSTS)
             self._bound_debt(min(before, -most), account_used - account.used)
         return account
 

@@ -55,6 +55,8 @@ class _Exchange:
     topped_up_at: float = 0.0
     is_ended: bool = False
     """Whether the agent's leases have ended."""
+    has_past: bool = True
+    """Whether the agent's counters may have been used without leases of this leader."""
     granted: list[tuple[DividedBudget, AgentHolding]] = field(default_factory=list)
     recalled: list[AgentHolding] = field(default_factory=list)
     """Accounts of which the last answer asked places back."""
@@ -125,8 +127,10 @@ class FleetBudgets:
         if (not is_partial or now >= self.census.unheard_until) and self.census.hear(sender):
             # Agents may start with equal parts as soon as the leader knows the budgets that are used.
             self.woken.update(self.census.covered(""))
+        known.has_past |= known.is_ended
         for use in request.uses:
             self._charge(sender, known, use, (now, wall), is_charged=is_charged)
+        known.has_past = is_partial
         if known.is_ended:
             known.is_ended = False
             self._silent.discard(sender)
@@ -257,7 +261,7 @@ class FleetBudgets:
             if sender not in budget.accounts:
                 known.budgets.pop(use.key, None)
             return
-        budget.report(sender, use, is_charged=is_charged)
+        budget.report(sender, use, is_charged=is_charged, has_past=known.has_past)
         known.budgets[use.key] = budget
         known.due[use.key] = None
 

@@ -184,13 +184,24 @@ def test_an_agent_that_is_not_registered_any_more_withholds_nothing() -> None:
     assert "eu/a" not in leader.fleet._exchanges
 
 
-def test_a_counter_of_unknown_past_withholds_one_burst_and_what_requests_used_up_to_ten() -> None:
-    leader = Leader({"eu/a": "eu", "eu/b": "eu"})
-    left = []
-    for name, amount in (("eu/a", 900.0), ("eu/a", 1_200.0), ("eu/b", 900.0), ("eu/a", 2_200.0)):
+def test_requests_above_their_estimates_withhold_what_they_used_up_to_ten_bursts() -> None:
+    leader, left = Leader({"eu/a": "eu", "eu/b": "eu"}), []
+    for name in ("eu/a", "eu/b"):
+        leader.hear(name, now=1.0)
+    for name, amount in (("eu/a", 360.0), ("eu/b", 120.0), ("eu/a", 2_200.0)):
         leader.hear(name, used(REQUESTS, amount, -100.0), now=1.0)
         left.append(leader.budget(REQUESTS).available)
-    assert left == [-60.0, -360.0, -360.0, -600.0]
+    assert left == [-300.0, -420.0, -600.0]
+
+
+@pytest.mark.parametrize("silent_s", [0.0, LEASE_END_S])
+def test_a_counter_that_was_used_without_the_leader_withholds_one_burst(silent_s: float) -> None:
+    leader = Leader({"eu/a": "eu", "eu/b": "eu"})
+    if silent_s:
+        leader.hear("eu/a", now=1.0)
+        leader.fleet.tick(1.1 + silent_s, WALL)
+    leader.hear("eu/a", used(REQUESTS, 900.0, -100.0), now=1.2 + silent_s)
+    assert leader.budget(REQUESTS).available == -60.0
 
 
 def test_an_agent_that_never_used_a_budget_may_use_an_equal_part_while_it_is_silent() -> None:
