@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,8 @@ def anycast(
     """Announce prefixes while every --ready-url answers 200, and withdraw them otherwise. Started by ExaBGP.
 
     A drained region, and one whose agent shuts down, is withdrawn at the next check; one that does not answer, after
-    three checks. The MED rises by up to 100 while the region returns after a failure. The process ends with ExaBGP.
+    three checks. Stderr has the reason. The MED rises by up to 100 while the region returns after a failure. The
+    process ends with ExaBGP.
     """
     with exit_on_error("anycast"):
         if not all(url.startswith(("http://", "https://")) for url in ready_urls):
@@ -80,10 +82,12 @@ class _Announcer:
         self._rules = rules
         self._prefix = Announcement()
         self._announced_med: int | None = None
+        self._reported = ""
+        """Why the prefix is withdrawn, as last reported."""
         self._ended = threading.Event()
 
-    def run(self, weight: Callable[[], float | None], every_s: float) -> None:
-        """Check and announce until ExaBGP ends or the process is stopped."""
+    def run(self, weight: Callable[[], tuple[float | None, str]], every_s: float) -> None:
+        """Check and announce until ExaBGP ends or the process is stopped; `weight` is that of `_weight`."""
         signal.signal(signal.SIGTERM, lambda *_: self._ended.set())
         # ExaBGP answers each command and closes the pipe at its end.
         threading.Thread(target=self._read_answers, daemon=True).start()
@@ -91,15 +95,20 @@ class _Announcer:
         self._withdraw(always=True)
         while not self._ended.is_set():
             began = time.monotonic()
-            self._apply(weight(), began)
+            self._apply(*weight(), began)
             self._ended.wait(max(0.0, began + every_s - time.monotonic()))
         self._withdraw()
 
-    def _apply(self, weight: float | None, now: float) -> None:
+    def _apply(self, weight: float | None, why: str, now: float) -> None:
         before = self._prefix
         self._prefix = check(before, None if weight is None else weight > 0.0, now, self._rules)
         if self._prefix.state is not before.state:
             print_error("anycast", f"{before.state.value} -> {self._prefix.state.value}")
+        if self._prefix.state is AnnouncementState.ANNOUNCED:
+            self._reported = ""
+        elif why and why != self._reported:
+            print_error("anycast", why)
+            self._reported = why
         if self._prefix.state is not AnnouncementState.ANNOUNCED:
             self._withdraw()
         elif weight is not None:
@@ -129,18 +138,22 @@ class _Announcer:
         self._ended.set()
 
 
-def _weight(client: httpx.Client, urls: list[str]) -> float | None:
-    """The smallest weight that the URLs state; 0 if one is not ready, None if one does not answer."""
+def _weight(client: httpx.Client, urls: list[str]) -> tuple[float | None, str]:
+    """The smallest weight that the URLs state; 0 if one is not ready, None if one does not answer. And why it is not 1,
+    for operators."""
     weights = []
     for url in urls:
         try:
             response = client.get(url)
-        except httpx.HTTPError:
-            return None
-        if response.status_code != 200:
-            return 0.0
+        except httpx.HTTPError as error:
+            return None, f"{url} does not answer: {error}"
+        if response.status_code != HTTPStatus.OK:
+            return 0.0, f"{url} answers {response.status_code}"
+        stated = response.headers.get(WEIGHT_HEADER, "1")
         try:
-            weights.append(float(response.headers.get(WEIGHT_HEADER, "1")))
+            weights.append(float(stated))
         except ValueError:
-            return 0.0
-    return min(weights)
+            weights.append(0.0)
+        if not weights[-1] > 0.0:
+            return 0.0, f"{url} answers {WEIGHT_HEADER}: {stated}"
+    return min(weights), ""

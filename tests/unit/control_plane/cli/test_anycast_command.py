@@ -34,13 +34,14 @@ def test_the_weight_is_the_smallest_that_the_urls_state(
         return httpx.Response(found[0], headers=found[1])
 
     with httpx.Client(transport=httpx.MockTransport(answer)) as client:
-        assert _weight(client, [f"http://agent/{number}" for number in range(len(answers))]) == weight
+        found, why = _weight(client, [f"http://agent/{number}" for number in range(len(answers))])
+        assert (found, bool(why)) == (weight, not weight)
 
 
 def test_a_drained_region_is_withdrawn_and_a_returning_one_has_a_larger_med(capsys: pytest.CaptureFixture[str]) -> None:
     announcer = _Announcer([ROUTE], " community [65000:1]", 100, DampingRules(hold_s=0.0))
     for now, weight in enumerate((1.0, 1.0, 0.0, 0.0, 0.25, 1.0, None, None, None)):
-        announcer._apply(weight, float(now))
+        announcer._apply(weight, "", float(now))
     assert capsys.readouterr().out.splitlines() == [
         f"announce {ROUTE} med 100 community [65000:1]",
         f"withdraw {ROUTE}",
@@ -48,3 +49,13 @@ def test_a_drained_region_is_withdrawn_and_a_returning_one_has_a_larger_med(caps
         f"announce {ROUTE} med 100 community [65000:1]",
         f"withdraw {ROUTE}",
     ]
+
+
+def test_why_a_prefix_is_withdrawn_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A URL that never answers, as one that needs another authority, would leave the prefix withdrawn silently."""
+    announcer = _Announcer([ROUTE], "", 100, DampingRules(hold_s=0.0))
+    for now, (weight, why) in enumerate([(None, "a"), (None, "a"), (0.0, "b"), (1.0, ""), *[(None, "c")] * 4]):
+        announcer._apply(weight, why, float(now))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "->" not in line] == [f"penstock anycast: {why}" for why in "abc"]
+    assert lines[-2:] == ["penstock anycast: announced -> withdrawn", "penstock anycast: c"]
