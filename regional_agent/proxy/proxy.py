@@ -67,6 +67,10 @@ class Proxy:
             limits.request_timeout_s,
         )
         """The time limits that apply where neither the model nor the route of a request sets a limit."""
+        self.time_limits_with_tools = self.time_limits._replace(
+            idle_s=max(limits.stall_timeout_s, limits.first_byte_timeout_s)
+        )
+        """Those of requests with tools: a call that the engine holds back may take as long as a whole answer."""
         self.answer_formats = AnswerFormats()
         self.usage_requests = UsageRequests()
         """The models whose engines refuse to report the usage of a stream on request."""
@@ -115,7 +119,7 @@ class Proxy:
         return time_limits(
             model.timeouts if model is not None else NO_TIMEOUTS,
             route.timeouts if route is not None else NO_TIMEOUTS,
-            self.time_limits,
+            self.time_limits_with_tools if context.estimate.ask.offers_tools else self.time_limits,
         )
 
     def shut_down(self) -> int:

@@ -881,6 +881,23 @@ async def test_a_response_that_stops_within_its_beginning_stalls(tmp_path: Path,
         assert (agent.counted(), agent.held()) == ({"stalled": 1}, 0)
 
 
+async def test_a_tool_call_may_be_held_back_for_longer_than_other_output(tmp_path: Path) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(WORDS[1]))
+        await goes_on.wait()
+        writer.write(chunk(WORDS[-1]) + chunk(REPORT) + chunk(DONE) + b"0\r\n\r\n")
+
+    goes_on, limits = asyncio.Event(), Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
+    asked = {**ASKED, "tools": [{"type": "function", "function": {"name": "write_file"}}]}
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        calls = asyncio.create_task(ask(agent, body=body_of(asked)))
+        await until(lambda: agent.held() == 1)
+        assert b'"stream_stalled"' in (await ask(agent, body=body_of(ASKED))).body
+        goes_on.set()
+        assert (await calls).body == WORDS[1] + WORDS[-1] + REPORT + DONE
+        assert (agent.counted(), agent.held()) == ({"stalled": 1, "ok": 1}, 0)
+
+
 async def test_the_event_that_only_the_agent_asked_for_is_hidden_in_a_body_of_known_length(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
     gpu_script = responds(b"".join([*WORDS, REPORT, DONE]), head=head)
