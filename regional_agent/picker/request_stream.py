@@ -357,6 +357,7 @@ class RequestStream:
         if refusal is not None:
             picked.end(refusal)
         else:
+            parts.traffic.consider_copy(context, self._peer_ip)
             picked.select(context.received_at)
         if is_measured:
             parts.proxy.metrics.decided(parts.proxy.clock() - context.received_at)

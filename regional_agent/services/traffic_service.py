@@ -184,8 +184,7 @@ class TrafficService(RoutedService):
             context = self.read(request, connection.peer_ip)
             if isinstance(context, RequestContext):
                 exchange = start_exchange(self._proxy, connection, context)
-                if self.copies is not None and self._reader.plan is not None:
-                    self.copies.consider(self._reader.plan, context, connection.peer_ip)
+                self.consider_copy(context, connection.peer_ip)
                 return exchange
             refusal = context
         path = request.path
@@ -250,6 +249,11 @@ class TrafficService(RoutedService):
     def _is_job(self, request: Request) -> bool:
         """Whether a request is for the APIs of files and batches, and the policy in force offers them here."""
         return request.route is None and self._jobs is not None and self._jobs.serves(request)
+
+    def consider_copy(self, context: RequestContext, peer_ip: str) -> None:
+        """Copy a request for a version in a rollout, if it is in the sample; its body is still there."""
+        if self.copies is not None and self._reader.plan is not None:
+            self.copies.consider(self._reader.plan, context, peer_ip)
 
     def release_head(self, head: AcceptedHead) -> None:
         """Give back what a request reserved that ended before it had a context."""

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routes.presets.kserve import KSERVE_ROUTES
@@ -25,6 +26,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
 from regional_agent.picker.stream_state import InvalidTransition, StreamState
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -41,7 +43,7 @@ from tests.support.picker_streams import (
     set_headers,
     trailers,
 )
-from tests.support.planet import MODEL
+from tests.support.planet import MODEL, plan
 from tests.support.triton import infer_request
 from tests.support.wait import until
 
@@ -516,6 +518,25 @@ async def test_a_forbidden_region_and_a_used_up_budget_refuse_before_the_body(tm
         second.receive(head(BEARER))
         assert second.refused == (429, "rate_limit_exceeded")
         first.stream.close()
+
+
+async def test_authorized_requests_may_be_copied_for_a_version_in_a_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a rollout waits for copies, and would never begin where all requests come through Envoy."""
+    copied: list[tuple[str, str, bytes]] = []
+
+    def consider(plan: RegionPlan, context: RequestContext, peer_ip: str) -> None:
+        copied.append((context.model, peer_ip, bytes(context.request.body)))
+
+    async with picking(tmp_path) as agent:
+        monkeypatch.setattr(agent.service.copies, "consider", consider)
+        agent.service._reader.plan = plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+        stream, refused = PickerStream(parts_of(agent), "10.1.0.7"), PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT[:9], ends=False), body(CHAT[9:]))
+        refused.receive(head(), body(b'{"model": "no-such"}'))
+        assert copied == [(MODEL, "10.1.0.7", CHAT)]
+        stream.stream.close()
 
 
 async def test_a_request_waits_while_all_endpoints_are_full(tmp_path: Path) -> None:
