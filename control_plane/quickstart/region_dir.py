@@ -24,7 +24,7 @@ from adapters.servers.free_ports import LOOPBACK, free_ports, is_free
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from control_plane.quickstart.places import Place
-from control_plane.quickstart.starter_bundle import models_file, starter_bundle
+from control_plane.quickstart.starter_bundle import models_file, starter_bundle, trial_rollout_file
 from penstock.wire.identity import ProcessRole, SpiffeId
 
 FLEET = "quickstart"
@@ -212,6 +212,7 @@ def write_region_dir(
     models = list(dict.fromkeys(model for engine in engines for model in engine.models))
     presets = sorted({preset for engine in engines for preset in engine.presets})
     bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()}, presets)
+    bundle["rollout.yaml"] = trial_rollout_file()
     compile_bundle(bundle)
     require_own(host)
     with whole(path):

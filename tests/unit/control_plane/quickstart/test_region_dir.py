@@ -49,6 +49,11 @@ def test_the_control_plane_accepts_its_settings(region_dir: RegionDir) -> None:
     assert config_problems(loaded) == []
 
 
+def test_a_second_change_of_its_policy_waits_for_seconds(region_dir: RegionDir) -> None:
+    rollout = compile_bundle(read_folder(region_dir.policy)).rollout
+    assert rollout.shadow_s + rollout.watch_s <= 10.0
+
+
 def test_the_directory_may_be_moved(region_dir: RegionDir, tmp_path: Path) -> None:
     moved = region_dir._replace(path=tmp_path / "moved")
     region_dir.path.rename(moved.path)
