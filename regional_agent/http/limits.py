@@ -77,11 +77,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_timeout_s: float = 600.0
     """Time from a request to the end of its response, in seconds; 600. A route or a model can replace it, and clients
     can lower it with x-request-timeout-ms."""
-    first_byte_timeout_s: float = 300.0
-    """Time until an engine's response begins, in seconds; 300. A route or a model can replace it."""
+    first_byte_timeout_s: float | None = None
+    """Time until an engine's response begins, in seconds; null, the default, means 300, and nine tenths of
+    request_timeout_s for a response that is not streamed, which begins at its end. A route or a model can replace
+    it."""
     stall_timeout_s: float = 60.0
-    """Time without data after which a response is aborted, in seconds; 60. For a request with tools
-    first_byte_timeout_s, if that is longer: engines may hold back a tool call. Detected up to a twentieth later. Also
+    """Time without data after which a response is aborted, in seconds; 60. For a request with tools it is the time
+    until a stream begins, if that is longer: engines may hold back a tool call. Detected up to a twentieth later. Also
     applies to an upload of which the engine reads nothing. A route or a model can replace it."""
     tunnel_idle_timeout_s: float = 300.0
     """Time without data in both directions after which a tunnel (WebSocket) is closed, in seconds; 300."""

@@ -29,6 +29,13 @@ DECISIONS_PER_SAMPLE: Final = 32
 
 log = structlog.get_logger()
 
+STREAM_FIRST_BYTE_S: Final = 300.0
+"""Time (s) until a stream begins, unless a setting, a model or a route limits it."""
+
+WHOLE_SHARE: Final = 0.9
+"""Part (0-1) of `Limits.request_timeout_s` until a response that is not streamed arrives, likewise. At the end of the
+whole the deadline would be the cause, and not the engine."""
+
 
 class Proxy:
     """The collaborators of exchanges, and the exchanges in progress."""
@@ -59,17 +66,17 @@ class Proxy:
         self.via = via
         self.rng = rng
         self.clock = time.monotonic
+        first_byte_s, total_s = limits.first_byte_timeout_s, limits.request_timeout_s
+        stream_first_byte_s = STREAM_FIRST_BYTE_S if first_byte_s is None else first_byte_s
         self.time_limits = TimeLimits(
             None,
-            limits.first_byte_timeout_s,
-            limits.first_byte_timeout_s,
+            WHOLE_SHARE * total_s if first_byte_s is None else first_byte_s,
+            stream_first_byte_s,
             limits.stall_timeout_s,
-            limits.request_timeout_s,
+            total_s,
         )
         """The time limits that apply where neither the model nor the route of a request sets a limit."""
-        self.time_limits_with_tools = self.time_limits._replace(
-            idle_s=max(limits.stall_timeout_s, limits.first_byte_timeout_s)
-        )
+        self.time_limits_with_tools = self.time_limits._replace(idle_s=max(limits.stall_timeout_s, stream_first_byte_s))
         """Those of requests with tools: a call that the engine holds back may take as long as a whole answer."""
         self.answer_formats = AnswerFormats()
         self.usage_requests = UsageRequests()

@@ -407,6 +407,26 @@ async def test_an_engine_that_never_begins_times_out(tmp_path: Path) -> None:
         assert (agent.held(), agent.counted()) == (0, {"stalled": 1})
 
 
+@pytest.mark.parametrize(
+    ("bounds", "whole_s", "stream_s", "with_tools_s"),
+    [
+        ({}, 540.0, 300.0, 300.0),
+        ({"request_timeout_s": 1000.0, "stall_timeout_s": 400.0}, 900.0, 300.0, 400.0),
+        ({"first_byte_timeout_s": 90.0}, 90.0, 90.0, 90.0),
+        ({"first_byte_timeout_s": 20.0}, 20.0, 20.0, 60.0),
+    ],
+)
+async def test_a_whole_answer_may_take_most_of_the_time_of_its_request(
+    tmp_path: Path, bounds: dict[str, float], whole_s: float, stream_s: float, with_tools_s: float
+) -> None:
+    """It ends before the deadline, for which no engine is charged."""
+    async with running_agent(tmp_path, [], limits=limits(**bounds)) as agent:
+        found, tools = agent.proxy.time_limits, agent.proxy.time_limits_with_tools
+        assert found.first_byte_limit_s(streaming=False) == pytest.approx(whole_s)
+        assert found.first_byte_limit_s(streaming=True) == stream_s
+        assert (found.idle_s, tools.idle_s) == (bounds.get("stall_timeout_s", 60.0), with_tools_s)
+
+
 async def test_a_clients_deadline_is_enforced_and_forwarded(tmp_path: Path) -> None:
     async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits()) as agent:
         status, _, body = await ask(agent, "X-Request-Timeout-Ms: 1500")
