@@ -42,7 +42,7 @@ def _days(first: First = None, last: Last = None) -> tuple[date, date]:
     end = last or datetime.now(UTC).date()
     begin = first or end.replace(day=1)
     if begin > end or (end - begin).days >= MAX_DAYS:
-        raise Problem(422, f"`from` must be at most {MAX_DAYS} days before `to`; correct one of them")
+        raise Problem(422, f"`from` must be at most {MAX_DAYS} days before `to`, and not after it; correct one of them")
     return begin, end
 
 
