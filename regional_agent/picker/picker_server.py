@@ -103,6 +103,7 @@ class PickerServer:
         self._handshakes: TlsHandshakes | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._mode_logged = False
+        self._trust_logged = False
         self.max_message_bytes = parts.limits.json_bytes + FRAME_BYTES
         self.max_streams = parts.limits.max_connections
         """Maximum number of streams of a connection, and of requests of all connections."""
@@ -152,7 +153,12 @@ class PickerServer:
         """Count a connection; returns whether it is within the limits, and its certificate permits it."""
         self._connections.add(connection)
         fits = not self.counts.add_connection(connection.peer_ip, None)
-        return self._permits(connection) and fits
+        accepted = self._permits(connection) and fits
+        if accepted and not (self._trust_logged or self._parts.trusts(connection.peer_ip)):
+            self._trust_logged = True
+            remedy = "add the address to trusted_proxies: without it, all clients of this Envoy have its location"
+            log.warning("an Envoy is no trusted proxy", address=connection.peer_ip, remedy=remedy)
+        return accepted
 
     def _permits(self, connection: GrpcConnection) -> bool:
         if self._tls is None or self._tls.permits(connection.certificate):

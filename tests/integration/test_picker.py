@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.free_ports import LOOPBACK
@@ -660,6 +661,25 @@ async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path)
             bundle = TrustBundle([authority().certificate], {serial})
             assert await call.ended() is None
         await until(lambda: agent.held() == 0)
+        server.stop_accepting()
+        await server.drain(0.0)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_an_envoy_that_is_no_trusted_proxy_is_reported_once(tmp_path: Path, trusted: bool) -> None:
+    """Residency would judge all its clients by its address."""
+    async with running_agent(tmp_path / "agent", [NOBODY]) as agent:
+        server = PickerServer(parts_of(agent)._replace(trusts=lambda address: trusted), lambda: None)
+        with capture_logs() as logs:
+            address = await server.start(Address(LOOPBACK, 0))
+            for _ in range(2):
+                async with grpc_client(address) as client:
+                    call = client.call(f"/{HEALTH_SERVICE}/Check")
+                    call.write(HealthCheckRequest(service="liveness"))
+                    call.done_writing()
+                    assert await call.read()
+        warned = [entry["address"] for entry in logs if entry["event"] == "an Envoy is no trusted proxy"]
+        assert warned == ([] if trusted else [LOOPBACK])
         server.stop_accepting()
         await server.drain(0.0)
 
