@@ -23,6 +23,9 @@ MAX_FACT_CHARS = 200
 MAX_CONTEXT_TOKENS = 1_000_000_000
 """Maximum context length or KV capacity that is believed possible."""
 
+MIN_CONTEXT_TOKENS = 16
+"""No model has a shorter context: a smaller length is wrong, and would refuse all prompts of the endpoint."""
+
 UNKNOWN = 0
 """The context length or KV capacity of a model whose engine reports none."""
 
@@ -95,7 +98,7 @@ def listed_model(model: str, root: Any, max_model_len: Any) -> EngineFacts:
     """
     problems: list[str] = []
     revision = _text(root, f"root of {model}", problems)
-    tokens = _tokens(max_model_len, f"max_model_len of {model}", problems)
+    tokens = _tokens(max_model_len, f"max_model_len of {model}", problems, MIN_CONTEXT_TOKENS)
     return EngineFacts("", (ServedModel(model, revision, tokens),), tuple(problems))
 
 
@@ -122,7 +125,7 @@ def read_facts(page: FactsPage, body: bytes, names: Mapping[str, str]) -> Engine
         return EngineFacts("", _tagged(content.get("models"), names, problems), tuple(problems))
     if page is FactsPage.TGI_INFO:
         revision = _with_revision(content.get("model_id"), content.get("model_sha"), problems)
-        tokens = _tokens(content.get("max_total_tokens"), "max_total_tokens", problems)
+        tokens = _tokens(content.get("max_total_tokens"), "max_total_tokens", problems, MIN_CONTEXT_TOKENS)
         served = tuple(ServedModel(model, revision, tokens) for model in names)
     else:
         revision = _with_revision(content.get("model_path"), content.get("weight_version"), problems)
@@ -198,11 +201,11 @@ def _text(value: Any, what: str, problems: list[str]) -> str:
     return "".join(char if char.isprintable() else "?" for char in value[:MAX_FACT_CHARS])
 
 
-def _tokens(value: Any, what: str, problems: list[str]) -> int:
+def _tokens(value: Any, what: str, problems: list[str], least: int = 1) -> int:
     if value is None:
         return UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_CONTEXT_TOKENS:
-        problems.append(f"{what} is not a number from 1 to {MAX_CONTEXT_TOKENS}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_CONTEXT_TOKENS:
+        problems.append(f"{what} is not a number from {least} to {MAX_CONTEXT_TOKENS}")
         return UNKNOWN
     return value
 

@@ -64,8 +64,8 @@ def test_what_is_invalid_is_a_problem_and_no_fact() -> None:
     assert read(FactsPage.VERSION, {"version": 9}).problems == ("version on /version is not a text",)
     tgi = read(FactsPage.TGI_INFO, {"model_id": "m", "max_total_tokens": -5})
     assert tgi.served == (ServedModel("chat", "m", 0),)
-    assert tgi.problems == (f"max_total_tokens is not a number from 1 to {MAX_CONTEXT_TOKENS}",)
-    for impossible in (0, -1, True, 1.5, "8192", MAX_CONTEXT_TOKENS + 1):
+    assert tgi.problems == (f"max_total_tokens is not a number from 16 to {MAX_CONTEXT_TOKENS}",)
+    for impossible in (0, 1, 15, -1, True, 1.5, "8192", MAX_CONTEXT_TOKENS + 1):
         facts = listed_model("chat", "/models/llama", impossible)
         assert facts.served == (ServedModel("chat", "/models/llama", 0),)
         assert len(facts.problems) == 1, impossible
@@ -168,7 +168,15 @@ def test_whatever_an_engine_answers_the_facts_are_bounded(page: FactsPage, conte
 
 @pytest.mark.parametrize(
     ("value", "tokens"),
-    [(1, 1), (MAX_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS), (0, 0), (MAX_CONTEXT_TOKENS + 1, 0), (True, 0), (8.0, 0)],
+    [
+        (16, 16),
+        (15, 0),
+        (MAX_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS),
+        (0, 0),
+        (MAX_CONTEXT_TOKENS + 1, 0),
+        (True, 0),
+        (8.0, 0),
+    ],
 )
 def test_a_context_is_a_number_of_tokens_within_its_bounds(value: object, tokens: int) -> None:
     facts = read(FactsPage.TGI_INFO, {"model_id": "m", "max_total_tokens": value})
