@@ -138,12 +138,13 @@ def _names(api: ApiClient) -> list[NameRecords]:
 
 
 def _view(name: NameRecords) -> RenderableType:
-    table = table_of("region", "share", title=f"{name.name}, {name.ttl_s} s")
+    # A title of the table would be broken at the table's width.
+    table = table_of("region", "share")
     for region, share in sorted(name.shares.items(), key=lambda item: -item[1]):
         table.add_row(region, f"{share:.0%}")
     lines = [
         f"not {region.what}: {region.reason.value}{f', {region.detail}' if region.detail else ''}"
         for region in name.rejected
     ]
-    permitted = ", ".join(name.permitted) or "no region"
-    return Group(table, Text("\n".join([*lines, f"residency permits {permitted}"]), "dim"))
+    lines.append(f"residency permits {', '.join(name.permitted) or 'no region'}")
+    return Group(f"{name.name}, {name.ttl_s} s", table, Text("\n".join(lines), "dim"))

@@ -49,6 +49,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[NameRecords]:
 def test_the_table_has_shares_and_reasons(names: list[NameRecords]) -> None:
     shown = run("dns", "explain", "eu.api.example.com")
     assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("eu.api.example.com, 10 s\n")
     for words in ("eu-de", "80%", "not eu-gb: region_failed", "residency permits eu-de, eu-es, eu-gb"):
         assert words in shown.output
 
