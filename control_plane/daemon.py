@@ -95,8 +95,7 @@ from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_history import StatusHistory
-from control_plane.status.status_reporter import StatusReporter
-from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
+from control_plane.status.status_reporter import BACKOFF_CAP_S, StatusReporter, StoreMirrors
 from control_plane.steady_clock import SteadyClock
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader

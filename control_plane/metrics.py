@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from control_plane.deferred_updates import DeferredUpdates
-from control_plane.planning.capacity_metrics import CapacityMetrics, replace_series
-from control_plane.planning.cost_metrics import CostMetrics
+from control_plane.planning.capacity_metrics import CapacityMetrics, CostMetrics, replace_series
 from control_plane.planning.internal_metrics import InternalMetrics
 from control_plane.tenants.budget_metrics import BudgetMetrics
 from penstock.fleet.capacity import Shortfall

@@ -10,14 +10,13 @@ from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
-from control_plane.api.authorisation import Authorisation
+from control_plane.api.authorisation import Authorisation, RouteRules
 from control_plane.api.clock_agreement import ClockAgreement
 from control_plane.api.json_bodies import MAX_BODY, json_body_of
 from control_plane.api.leader_forwarding import ControlPlanePeers, LeaderForwarding
 from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_description, operation_id
 from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
-from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.sender_standing import SenderStanding
 from control_plane.api.strict_requests import install_method_errors
 from control_plane.auth.authentication import Access

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.access.callers import Role
+from control_plane.api.authorisation import RouteRule, RouteRules
 from control_plane.api.responses import problem_response
-from control_plane.api.route_rules import RouteRule, RouteRules
 from control_plane.leadership.clock_check import ClockCheck
 
 CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
+from control_plane.api.authorisation import RouteRules
 from control_plane.api.responses import problem_response
-from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.api_threads import working_for
 from control_plane.api.strict_requests import IDEMPOTENCY_KEY
 from control_plane.leadership import forwarded_caller

@@ -6,8 +6,8 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from control_plane.api.authorisation import RouteRules
 from control_plane.api.responses import Problem, problem_response
-from control_plane.api.route_rules import RouteRules
 
 MAX_QUERY_BYTES = 16 * 1024
 """Maximum size (bytes) of a query: more than the response of an identity provider, the longest one, has."""

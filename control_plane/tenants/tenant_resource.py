@@ -1,7 +1,8 @@
-"""Tenants and their keys as the API and the CLI show them: keys by identifier, never with their digests."""
+"""Tenants, their keys and revoked keys as the API and the CLI show them: by identifier, never with whole digests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import sha256
 
@@ -10,6 +11,7 @@ import msgspec
 from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.policy.policy import Policy
+from penstock.policy.revoked_keys import RevokedKey
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord
 
 
@@ -149,3 +151,25 @@ def key_view(tenant: str, key: TenantKey, now: float) -> TenantKeyView:
     else:
         state = KeyState.VALID if key.is_valid(now) else KeyState.EXPIRED
     return TenantKeyView(key.id, tenant, state, key.created_at, key.expires_at, key.revoked_at, key.note, key.budgets)
+
+
+class RevokedKeyView(msgspec.Struct, frozen=True):
+    """One revoked API key."""
+
+    id: str
+    """Identifier of the key: the first 16 hexadecimal digits of its SHA-256."""
+    tenant: str | None
+    """Tenant that has the key in the policy in force; null: none has it."""
+    revoked_at: float
+    """Unix time (s) of the revocation."""
+    author: str
+    reason: str
+
+
+def revoked_key_views(entries: Iterable[RevokedKey], policy: Policy | None) -> tuple[RevokedKeyView, ...]:
+    """Return the views of entries under the policy in force."""
+    tenants = policy.tenants.values() if policy is not None else ()
+    owners = {digest: tenant.name for tenant in tenants for digest in tenant.key_digests}
+    return tuple(
+        RevokedKeyView(entry.id, owners.get(entry.digest), entry.at, entry.author, entry.reason) for entry in entries
+    )

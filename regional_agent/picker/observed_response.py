@@ -9,7 +9,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
+from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy

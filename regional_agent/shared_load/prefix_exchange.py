@@ -2,7 +2,7 @@
 
 A lost record costs only a cache hit, so entries that are trimmed, flushed or missed are not sent again. While Redis is
 unavailable, every agent uses its own records. An agent that starts reads the records of the other agents from the last
-minutes.
+minutes. An entry is an authentication tag, then the keys of prompts sent to endpoints in MessagePack.
 """
 
 from __future__ import annotations
@@ -12,19 +12,59 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
+from typing import Annotated
 
+import msgspec
 import structlog
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
-from penstock.routing.affinity import HELD_S, AffinityIndex
+from penstock.routing.affinity import HELD_S, MAX_UNPUBLISHED, AffinityIndex
 from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.shared_load.published_prefixes import PURPOSE, PublishedPrefixes, open_prefixes, seal_prefixes
 from regional_agent.shared_load.redis_script import RedisScript, RegionRedis
 from regional_agent.shared_load.shared_load_exchange import BACKOFF_BASE_S, BACKOFF_CAP_S, FAILURES, TIMEOUT_S
+
+PURPOSE = "prefixes"
+"""Purpose for which the region's key authenticates the entries; see `RegionKey`."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Keys = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=2**62)]], msgspec.Meta(max_length=MAX_UNPUBLISHED)]
+
+
+class PublishedPrefixes(msgspec.Struct, frozen=True, array_like=True):
+    """Keys of the prefixes and sessions of requests that an agent sent to endpoints."""
+
+    agent: _Name
+    epoch: int
+    """Number of the start of the agent."""
+    sent_at: float
+    """Unix time (s) by the agent's clock."""
+    keys: dict[_Name, _Keys]
+    """Keys by endpoint; see `affinity.prefix_keys`. Keys are checksums within a tenant and model, without text."""
+
+
+_decoder = msgspec.msgpack.Decoder(PublishedPrefixes)
+
+
+def seal_prefixes(published: PublishedPrefixes, key: RegionKey) -> bytes:
+    """Encode keys and authenticate them."""
+    return key.seal(msgspec.msgpack.encode(published))
+
+
+def open_prefixes(sealed: bytes, key: RegionKey) -> PublishedPrefixes:
+    """Decode the keys that another agent published.
+
+    Raises:
+        BadSignature: the entry was not published by an agent of the region, or is invalid.
+    """
+    try:
+        return _decoder.decode(key.open(sealed))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadSignature(f"the entry cannot be decoded: {error}") from None
+
 
 INTERVAL_S = 0.05
 """Time (s) until the next exchange, after an exchange that published or read entries."""

@@ -13,7 +13,7 @@ from math import isnan
 from penstock.routing.affinity import MAX_UNPUBLISHED, AffinityIndex
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
-from regional_agent.shared_load.published_prefixes import PURPOSE, open_prefixes, seal_prefixes
+from regional_agent.shared_load.prefix_exchange import PURPOSE, open_prefixes, seal_prefixes
 
 WORDS = (
     b"\x94\xa1a\x01\xcb\x41\xda\x00\x00\x00\x00\x00\x00\x81\xa5gpu-0\x92\x01\x02",

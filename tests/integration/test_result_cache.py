@@ -27,8 +27,7 @@ from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge, CachePur
 from regional_agent.coalescing.run_memory import PIECE_BYTES
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.result_cache.result_cache import AgentResultCache
-from regional_agent.result_cache.results_script import results_keys
-from regional_agent.result_cache.shared_results import SharedResults
+from regional_agent.result_cache.shared_results import SharedResults, results_keys
 from regional_agent.result_cache.stored_bodies import StoredBodies
 from regional_agent.shared_load import shared_entries
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis

@@ -18,8 +18,7 @@ from adapters.servers.redis import RedisServer
 from penstock.routes.object_locations import SHARE_AGAIN_S, ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.object_script import object_keys
-from regional_agent.objects.shared_objects import BATCH, SharedObjects, _digest
+from regional_agent.objects.shared_objects import BATCH, SharedObjects, _digest, object_keys
 from regional_agent.shared_load import shared_entries
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.shared_load.shared_entries import MAX_WAITING

@@ -33,8 +33,8 @@ from penstock.tenancy.tenant_record import TenantShard
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.route_context import RouteContext
+from regional_agent.shared_load.prefix_exchange import PublishedPrefixes
 from regional_agent.shared_load.published_load import PublishedLoad
-from regional_agent.shared_load.published_prefixes import PublishedPrefixes
 from regional_agent.upstream.leader_link import Receipt
 from tests.support.paths import ROOT
 

@@ -12,8 +12,7 @@ from control_plane.cli.budget_arguments import budget_texts
 from control_plane.cli.output import table_of
 from control_plane.tenants.budget_view import BudgetList
 from control_plane.tenants.refusals_resource import OtherRefusalView, RefusalList, RefusalView
-from control_plane.tenants.revoked_key_resource import RevokedKeyView
-from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
+from control_plane.tenants.tenant_resource import NewTenantKey, RevokedKeyView, TenantKeyView, TenantView
 from penstock.tenancy.exceeded_budget import amount_text
 
 

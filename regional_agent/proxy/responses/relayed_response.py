@@ -13,7 +13,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.objects.object_ids import keep_client_object, keep_created_object, keep_items
+from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import outcome_of_end

@@ -11,7 +11,7 @@ from penstock.accounts.session_messages import SessionMessages
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.objects.object_ids import keep_client_object
+from regional_agent.objects.known_objects import keep_client_object
 from regional_agent.proxy.error_responses import error_format_of, message_error
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake

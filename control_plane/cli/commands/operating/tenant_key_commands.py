@@ -29,8 +29,7 @@ from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_erro
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import keys_table, new_key_view, revoked_keys_table
 from control_plane.page import Page
-from control_plane.tenants.revoked_key_resource import RevokedKeyView
-from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView
+from control_plane.tenants.tenant_resource import NewTenantKey, RevokedKeyView, TenantKeyView
 
 app = typer.Typer(no_args_is_help=True, help="Create, rotate and revoke the API keys of tenants.")
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Scope
 
+from control_plane.api.authorisation import RouteRules
 from control_plane.api.request_limits import RequestLimits
-from control_plane.api.route_rules import RouteRules
 
 
 class NoBodies:
