@@ -293,14 +293,11 @@ class AgentRuntime:
         self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
         self._tasks.append(keep_running("GPU time of endpoints", self._capacity.keep_recording))
         self._tasks.append(keep_running("process that stores segments", self._uploader.run))
-        self.exchanges.start()
         self._directory.start()
         self.config.start()
         self._leader.start()
-        self._reporter.start()
         self._spent_money.load()
         self._tasks.append(keep_running("spent money", self._spent_money.keep_saving))
-        self._budget_exchange.start(self.budgets)
         await self._dns.start()
         return self
 
@@ -326,7 +323,7 @@ class AgentRuntime:
         await self._store.close()
 
     async def announce(self, *, peer_url: str, admin_url: str, to_peers: Callable[[], ssl.SSLContext]) -> None:
-        """Register this agent in the store. Called once its listeners are open.
+        """Register this agent in the store, and begin to report. Called once its listeners are open.
 
         Args:
             peer_url: URL of the peer listener; the setting `advertise_peer_url` overrides it.
@@ -349,6 +346,10 @@ class AgentRuntime:
         )
         await self._require_no_rival(member)
         await self._require_own_name(to_peers)
+        # Not before: under the name of a rival, they would displace what the rival has sent.
+        self.exchanges.start()
+        self._reporter.start()
+        self._budget_exchange.start(self.budgets)
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()

@@ -346,6 +346,7 @@ async def test_an_agent_with_the_address_or_the_name_of_another_does_not_start(
     with pytest.raises(BadSettings, match=message):
         async with de.running():
             pass
+    assert de.reports == [], "they would displace those of the other one"
     await store.close()
 
 
