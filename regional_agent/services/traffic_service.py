@@ -184,7 +184,8 @@ class TrafficService(RoutedService):
             context = self.read(request, connection.peer_ip)
             if isinstance(context, RequestContext):
                 exchange = start_exchange(self._proxy, connection, context)
-                self.consider_copy(context, connection.peer_ip)
+                if self._reader.plan is not None:
+                    self.consider_copy(context, connection.peer_ip)
                 return exchange
             refusal = context
         path = request.path
