@@ -40,7 +40,7 @@ class JobMetrics:
         )
         self.claims_lost = Counter(
             "penstock_agent_batch_claims_lost",
-            "Claims of batches that another agent replaced while this agent ran the batch.",
+            "Claims of jobs that another agent replaced while this agent ran the job.",
             registry=registry,
         )
         webhooks = Counter(

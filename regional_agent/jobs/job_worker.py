@@ -33,11 +33,11 @@ from regional_agent.background_tasks import cancel, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.async_requests.pace_exchange import PaceExchange
 from regional_agent.jobs.async_requests.request_run import RequestRun
-from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
+from regional_agent.jobs.batches.batch_run import BatchRun
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.request_attempts import RequestRunner
-from regional_agent.jobs.storage.batch_store import BatchStore, JobRecord
+from regional_agent.jobs.storage.batch_store import BatchStore, ClaimLost, JobRecord
 from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.services.job_service import JobService
@@ -327,7 +327,7 @@ class JobWorker:
             end = await run.run()
         except ClaimLost:
             self._metrics.claims_lost.inc()
-            log.warning("another agent continues a batch", batch=job)
+            log.warning("another agent continues a job", job=job)
         except StoreUnavailable as error:
             log.warning("a job was interrupted", job=job, error=str(error))
             delay_s = UNREADABLE_S if isinstance(error, UnreadableRecord) else POLL_S

@@ -7,6 +7,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from regional_agent.jobs.async_requests import pace_exchange, request_run
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.storage import job_storage
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.job_storage import JobStorage
+from regional_agent.jobs.storage.job_storage import JobStorage, JobStorages
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
 from tests.support.chats import answers_after, never_responds
@@ -271,6 +272,26 @@ async def test_the_limit_of_open_requests_counts_no_repetition_and_is_none_of_ba
         for _ in range(2):
             assert (await client.create(file, headers=key)).status_code == 200
         assert (await client.create(file)).json()["error"]["code"] == "too_many_batches"
+
+
+async def test_an_agent_that_was_paused_ends_a_request_that_another_agent_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+    # Each claim is over when it is renewed, as after a pause.
+    monkeypatch.setattr(request_run, "LEASE_S", -60.0)
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        now = time.time()
+        other = Claim(2, "another", 1, now + 600.0, now, BatchCounts())
+        jobs = BatchStore(JobStorages().of(f"file://{tmp_path}/store"), "eu-de")
+        assert await jobs.claim(JobPaths("open", job), other)
+        lost = partial(agent.metrics.registry.get_sample_value, "penstock_agent_batch_claims_lost_total")
+        await until(lambda: lost() == 1.0)
+        await until(lambda: agent.held() == 0)
+        assert (await client.http.get(f"/v1/jobs/{job}")).json()["status"] == "in_progress"
+        assert len(gpu.requests) == 1
 
 
 @pytest.mark.parametrize("of", ["/body", "/end.json"])

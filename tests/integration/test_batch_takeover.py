@@ -35,7 +35,7 @@ from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
 from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.storage import lost_regions
-from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.batch_store import BatchStore, ClaimLost
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.ledger.spool_file import boot_id
@@ -237,7 +237,7 @@ async def test_another_agent_continues_when_a_dead_one_had_a_clock_ahead(
         ended = await client.ended(batch)
         assert ended["request_counts"]["completed"] == 5
         assert run.claim.agent == "one"
-        with pytest.raises(batch_run.ClaimLost):
+        with pytest.raises(ClaimLost):
             await run._check_claim()
 
 

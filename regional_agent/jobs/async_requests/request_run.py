@@ -63,6 +63,7 @@ class RequestRun:
         """Run the request to its end, and return it; None if another agent has ended it.
 
         Raises:
+            ClaimLost: another agent runs the request.
             StoreUnavailable: the body of the request cannot be read.
         """
         record = self.record
@@ -114,8 +115,11 @@ class RequestRun:
         return self._is_expired or self._state is JobState.CANCELLING
 
     async def _renew(self, running: asyncio.Task[InternalResponse | str | None]) -> None:
-        """Renew the claim, and end the request if it was cancelled or has expired."""
+        """Renew the claim, and end the request if it was cancelled or has expired. Raises ClaimLost."""
         try:
+            if time.time() >= self.claim.until:
+                # The agent was paused, and what it sends again would run twice.
+                await self._jobs.check_claim(self.paths, self.claim)
             self._is_expired = await self._deadline.has_passed()
             if await self._jobs.is_cancelled(self.paths):
                 self.cancel()

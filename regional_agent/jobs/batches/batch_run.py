@@ -29,6 +29,7 @@ from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.job_deadline import JobDeadline
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
+from regional_agent.jobs.storage.batch_store import ClaimLost
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 FLUSH_S: Final = 2.0
@@ -44,10 +45,6 @@ _HEADERS: Final = b"host: penstock\r\ncontent-type: application/json\r\n"
 _ANTHROPIC_VERSION: Final = b"anthropic-version: 2023-06-01\r\n"
 
 log = structlog.get_logger()
-
-
-class ClaimLost(Exception):
-    """The claim was not renewed in time, or the agent stops: another agent continues."""
 
 
 class _Damaged(Exception):
@@ -319,9 +316,7 @@ class BatchRun:
     async def _check_claim(self) -> None:
         """Check whether the claim is still the newest: what it wrote before then counts. Raises ClaimLost."""
         written = 0 if self._results is None else self._results.last_written
-        newest = await self._batches.newest_claim(self.paths)
-        if newest is not None and newest.number != self.claim.number:
-            raise ClaimLost
+        await self._batches.check_claim(self.paths, self.claim)
         self.held_records.release(written)
 
     async def _renew(self) -> None:

@@ -20,6 +20,10 @@ from regional_agent.jobs.storage.job_storage import JobStorage
 JobRecord = BatchRecord | AsyncRequest
 
 
+class ClaimLost(Exception):
+    """The claim was not renewed in time, or the agent stops: another agent continues."""
+
+
 class Progress(NamedTuple):
     """What the store has of a batch besides its record."""
 
@@ -66,6 +70,12 @@ class BatchStore:
         """Return the claim with the highest number; None if there is none."""
         claims = await self.claims(paths)
         return await self.storage.find_record(claims[-1], Claim) if claims else None
+
+    async def check_claim(self, paths: JobPaths, claim: Claim) -> None:
+        """Check whether a claim of this agent is still the newest. Raises ClaimLost."""
+        newest = await self.newest_claim(paths)
+        if newest is not None and newest.number != claim.number:
+            raise ClaimLost
 
     async def claims(self, paths: JobPaths) -> list[str]:
         """Return the paths of all claims, oldest first."""
