@@ -202,6 +202,7 @@ class AgentRuntime:
             CreditRequests(credits.wanted, credits.batch_wanted, self.queue.credit_arrived),
             rng,
         )
+        self.endpoints.serves_elsewhere = lambda model: bool(self.peers.waits_s(model))
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
         self.object_queries = ObjectQueryReader(region, sessions, self.config)
         self.on_demand = OnDemandModels(

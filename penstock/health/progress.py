@@ -98,6 +98,8 @@ class ProgressSample(NamedTuple):
     may_be_long: bool = False
     """Whether all that is overdue are tool calls, or one response that may be long, so that their time is no
     evidence."""
+    may_all_be_long: bool = False
+    """Whether all that is overdue may be long, also several responses: long work that began after short one."""
 
     def silent_s(self, now: float) -> float:
         """Time (s) without progress on the endpoint while a request waits for a byte; 0 if no request waits."""
@@ -225,11 +227,17 @@ class ProgressTracker:
 
     def take_sample(self) -> ProgressSample:
         """Return the sample, and start the next one."""
-        may_be_long = not self._has_witness and 0 < len(self._maybe_long) + self._has_pause < WITNESSES
+        long = 0 if self._has_witness else len(self._maybe_long) + self._has_pause
         readings = self._idle_readings
         idle_since = readings[0] if len(readings) == IDLE_READINGS else inf
         sample = ProgressSample(
-            self.progressed_at, self._waiting_since, self._overdue_since, idle_since, self._unusual_since, may_be_long
+            self.progressed_at,
+            self._waiting_since,
+            self._overdue_since,
+            idle_since,
+            self._unusual_since,
+            0 < long < WITNESSES,
+            long > 0,
         )
         self._waiting_since = self._overdue_since = self._unusual_since = inf
         self._maybe_long.clear()
@@ -238,7 +246,12 @@ class ProgressTracker:
 
 
 def stall_of(
-    sample: ProgressSample, siblings: Iterable[ProgressSample], now: float, suspect_after_s: float
+    sample: ProgressSample,
+    siblings: Iterable[ProgressSample],
+    now: float,
+    suspect_after_s: float,
+    *,
+    serves_elsewhere: bool = True,
 ) -> Stall | None:
     """Return the evidence that an endpoint makes no progress; None without such evidence.
 
@@ -248,6 +261,8 @@ def stall_of(
             them progresses; otherwise the cause is probably shared.
         now: the present time (s), by the clock of the samples.
         suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
+        serves_elsewhere: whether another region serves. Several responses that may be long are evidence only if a
+            sibling makes progress, or if there is none and another region serves.
     """
     if suspect_after_s <= 0.0 or sample.overdue_since == inf:
         return None
@@ -257,13 +272,18 @@ def stall_of(
         return Stall(StallReason.IDLE, detail)
     if sample.may_be_long:
         return None
+    patience_s, siblings = suspect_after_s * SIBLING_SHARE, list(siblings)
+    if sample.may_all_be_long:
+        # An idle sibling shows nothing: it has no long work.
+        progresses = [now - sibling.progressed_at < patience_s for sibling in siblings]
+        if not (any(progresses) if progresses else serves_elsewhere):
+            return None
     silent_s = now - max(sample.progressed_at, sample.unusual_since)
     if silent_s >= suspect_after_s * HISTORY_SHARE:
         detail = f"nothing has arrived for {silent_s:.1f} s, which recent responses do not explain"
         return Stall(StallReason.UNUSUAL, detail)
     if now - since < suspect_after_s:
         return None
-    patience_s = suspect_after_s * SIBLING_SHARE
     if all(sibling.silent_s(now) >= patience_s for sibling in siblings):
         return None
     return Stall(StallReason.SILENT, f"a request is overdue, and nothing has arrived for {now - since:.1f} s")

@@ -26,6 +26,7 @@ class ProgressMonitor:
         members: Callable[[str], Sequence[Endpoint]],
         suspect_after_s: float,
         on_suspect: Callable[[StallReason], None],
+        serves_elsewhere: Callable[[str], bool] = lambda model: True,
     ) -> None:
         """Create a monitor.
 
@@ -33,7 +34,9 @@ class ProgressMonitor:
             members: returns the endpoints of a model.
             suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
             on_suspect: called with the evidence when an endpoint becomes suspect.
+            serves_elsewhere: returns whether another region serves a model.
         """
+        self._serves_elsewhere = serves_elsewhere
         self._members = members
         self._suspect_after_s = suspect_after_s
         self._on_suspect = on_suspect
@@ -54,7 +57,8 @@ class ProgressMonitor:
     def _judge(self, endpoint: Endpoint, now: float) -> None:
         stall = None
         for model in endpoint.models:
-            stall = stall_of(endpoint.sample, self._siblings(endpoint, model), now, self._suspect_after_s)
+            siblings, elsewhere = self._siblings(endpoint, model), self._serves_elsewhere(model)
+            stall = stall_of(endpoint.sample, siblings, now, self._suspect_after_s, serves_elsewhere=elsewhere)
             if stall is None:
                 return
         if stall is not None and endpoint.make_suspect(stall):

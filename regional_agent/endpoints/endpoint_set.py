@@ -97,8 +97,13 @@ class EndpointSet:
         self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected, self.every)
         """Receives the outcomes of requests."""
         self._progress = ProgressMonitor(
-            lambda model: self.pools[model].endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
+            lambda model: self.pools[model].endpoints,
+            self._outlier_detection.rules.suspect_after_s,
+            on_suspect,
+            lambda model: self.serves_elsewhere(model),
         )
+        self.serves_elsewhere: Callable[[str], bool] = lambda model: True
+        """Returns whether another region serves a model; replaced where other regions are known."""
         self._draining: list[Endpoint] = []
         self._preempted: dict[str, tuple[Address, float]] = {}
         """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""

@@ -299,6 +299,28 @@ async def test_a_long_answer_after_short_ones_stays_at_its_engine(tmp_path: Path
             client.close()
 
 
+async def test_long_answers_after_short_ones_stay_at_the_only_engine_there_is(tmp_path: Path) -> None:
+    async with frozen_after_a_history(tmp_path, 0, streaming=False) as (running, freezing):
+        running.endpoints.serves_elsewhere = lambda model: False
+        running.peers.states["eu-es"] = RegionState.FAILED
+        freezing.rest = JSON_ANSWER
+        frozen = running.endpoints.pools[MODEL].endpoints[0]
+        body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}).encode()
+        clients = [await RawClient.connect(running.traffic) for _ in range(4)]
+        for client in clients:
+            client.send(post(body))
+        await until(lambda: frozen.sample.may_all_be_long and not frozen.sample.may_be_long)
+        await until(lambda: frozen.sample.silent_s(frozen.now()) > 2.0 * RULES.suspect_after_s)
+        assert frozen.ejection.state is EjectionState.NONE
+        running.endpoints.serves_elsewhere = lambda model: True
+        await until(lambda: frozen.ejection.state is not EjectionState.NONE)
+        freezing.goes_on.set()
+        for client in clients:
+            assert (await client.answer()).status == 200
+            client.close()
+        assert freezing.asked_while_frozen == 4
+
+
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": 'say "tools"'}], "stream": True}
 TOOLS = {**CHAT, "tools": [{"type": "function", "function": {"name": "search"}}]}
 

@@ -157,12 +157,14 @@ def test_durations_of_the_other_kind_are_the_history_of_an_endpoint_without_one(
     assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR) is not None
 
 
-def of_long_answers(now: float, *since: float, longest_s: float = inf) -> Stall | None:
+def of_long_answers(
+    now: float, *since: float, longest_s: float = inf, siblings: tuple[ProgressSample, ...] = (), elsewhere: bool = True
+) -> Stall | None:
     """The evidence at `now` (s) from whole answers without a limit that were sent at these times, after short ones."""
     tracker = with_history(0.1, 0.1, 0.1, streaming=False)
     for at in since:
         tracker.waits(AwaitedResponse(at, 0.1, False, longest_s=longest_s), now)
-    return stall_of(tracker.take_sample(), [IDLE_SIBLING], now, AFTER_S)
+    return stall_of(tracker.take_sample(), siblings, now, AFTER_S, serves_elsewhere=elsewhere)
 
 
 def test_one_long_answer_is_no_stall_and_several_at_once_are() -> None:
@@ -171,6 +173,15 @@ def test_one_long_answer_is_no_stall_and_several_at_once_are() -> None:
     assert of_long_answers(20.0, 0.0, 14.0) is not None
     assert of_long_answers(20.0, 0.0, 19.7) is None, "the second one is not overdue"
     assert of_long_answers(20.0, 0.0, longest_s=19.0) is not None, "its limit permits no such length"
+
+
+def test_long_answers_are_no_stall_if_nothing_could_give_them_sooner() -> None:
+    progresses, silent = ProgressSample(19.0, 2.0), ProgressSample(0.0, 2.0)
+    assert of_long_answers(20.0, 0.0, 14.0, siblings=(silent, progresses)) is not None
+    assert of_long_answers(20.0, 0.0, 14.0, siblings=(silent, silent)) is None, "they have long answers, too"
+    assert of_long_answers(20.0, 0.0, 14.0, siblings=(IDLE_SIBLING,)) is None, "an idle one shows nothing"
+    assert of_long_answers(20.0, 0.0, 14.0, elsewhere=False) is None
+    assert of_long_answers(LONG_ANSWER_S, 0.0, 1.0, siblings=(silent,), elsewhere=False) is not None
 
 
 def test_a_stream_beside_a_long_answer_is_a_witness_and_so_is_an_idle_engine() -> None:
@@ -245,7 +256,7 @@ def with_tool_calls(now: float, *since: float, first_bytes: tuple[float, ...] = 
         tracker.waits_for_chunk(at, 0.1, now, may_pause=True)
     for at in first_bytes:
         tracker.waits(AwaitedResponse(at, 0.1, longest_s=inf), now)
-    return stall_of(tracker.take_sample(), [IDLE_SIBLING], now, AFTER_S)
+    return stall_of(tracker.take_sample(), [], now, AFTER_S)
 
 
 def test_tool_calls_that_an_engine_holds_back_are_no_stall() -> None:
