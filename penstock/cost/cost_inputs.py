@@ -17,7 +17,7 @@ from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import first_value, number_value, text_value
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX
 from penstock.routes.raw_values import ABSENT, Raw
-from penstock.routes.route import CostFields
+from penstock.routes.route import TOOLS, CostFields
 
 MAX_AT_ONCE: Final = 128
 """Upper bound for the number of results. Here and below, a larger value is replaced by the bound."""
@@ -41,6 +41,7 @@ MAX_SHAPE_BYTES: Final = 256
 """Maximum length (bytes) of a shape in JSON; a longer shape is ignored."""
 
 _SHAPES: Final = BodyFields([f"/{index}/shape" for index in range(MAX_ARRAY_INDEX + 1)])
+_TOOLS: Final = (TOOLS,)
 _TOKEN: Final = CostUnit.TOKEN
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -63,7 +64,7 @@ def cost_inputs(cost: CostFields, values: dict[str, Raw], unit: CostUnit, body_b
         count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
     if unit is _TOKEN:
         max_tokens = _whole(cost.max_tokens, values, MAX_TOKENS)
-        offers_tools = first_value(cost.tools, values) is not ABSENT
+        offers_tools = first_value(_TOOLS, values) is not ABSENT
         return CostInputs(body_bytes, cost.generates, cost.uses_tokens, max_tokens, count, offers_tools)
     if unit is CostUnit.MEGAPIXEL_STEP:
         return CostInputs(

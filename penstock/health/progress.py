@@ -42,7 +42,7 @@ MIN_RESPONSES: Final = 3
 LONG_ANSWER_S: Final = 60.0
 """Time (s) for which a response that is not streamed, and whose length is not limited to less, may take, whatever the
 recent ones took, while it is the only one that is overdue. Answers differ in length by a hundred to one. So may a tool
-call that an engine holds back until it is complete."""
+call that an engine holds back until it is complete. Later it is evidence as several of them are."""
 
 WITNESSES: Final = 2
 """Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable. All
@@ -96,8 +96,8 @@ class ProgressSample(NamedTuple):
     unusual_since: float = inf
     """Since when the request has waited that the endpoint's history explains least; inf if the history explains all."""
     may_be_long: bool = False
-    """Whether all that is overdue are tool calls, or one response that may be long, so that their time is no
-    evidence."""
+    """Whether all that is overdue are tool calls, or one response that may be long, for less than LONG_ANSWER_S: their
+    time is no evidence."""
     may_all_be_long: bool = False
     """Whether all that is overdue may be long, also several responses: long work that began after short one."""
 
@@ -146,6 +146,8 @@ class ProgressTracker:
         """The times (s) since which overdue responses wait that may be long."""
         self._has_pause = False
         """Whether a chunk is overdue in a stream that may pause."""
+        self._is_long = False
+        """Whether one of these waits has lasted for LONG_ANSWER_S."""
         self._has_witness = False
         """Whether another response or chunk is overdue."""
         self._idle_readings: tuple[float, ...] = ()
@@ -174,8 +176,9 @@ class ProgressTracker:
         if streaming and waited_s < HISTORY_FACTOR * self._first_chunks.explained_s(request.prefill_s):
             return
         self._overdue_since = min(self._overdue_since, since)
-        if waited_s < min(LONG_ANSWER_S, request.longest_s):
+        if waited_s < request.longest_s:
             self._maybe_long.add(since)
+            self._is_long = self._is_long or waited_s >= LONG_ANSWER_S
         else:
             self._has_witness = True
         if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * crowding * history.longest_s:
@@ -194,8 +197,9 @@ class ProgressTracker:
             self._waiting_since = since
         if now - since < expected_s * DUE_FACTOR:
             return
-        if may_pause and now - since < LONG_ANSWER_S:
+        if may_pause:
             self._has_pause = True
+            self._is_long = self._is_long or now - since >= LONG_ANSWER_S
         else:
             self._has_witness = True
         if since < self._overdue_since:
@@ -236,12 +240,12 @@ class ProgressTracker:
             self._overdue_since,
             idle_since,
             self._unusual_since,
-            0 < long < WITNESSES,
+            0 < long < WITNESSES and not self._is_long,
             long > 0,
         )
         self._waiting_since = self._overdue_since = self._unusual_since = inf
         self._maybe_long.clear()
-        self._has_pause = self._has_witness = False
+        self._has_pause = self._is_long = self._has_witness = False
         return sample
 
 
@@ -261,8 +265,8 @@ def stall_of(
             them progresses; otherwise the cause is probably shared.
         now: the present time (s), by the clock of the samples.
         suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
-        serves_elsewhere: whether another region serves. Several responses that may be long are evidence only if a
-            sibling makes progress, or if there is none and another region serves.
+        serves_elsewhere: whether another region serves. Responses that may be long are evidence only if a sibling makes
+            progress, or if there is none and another region serves.
     """
     if suspect_after_s <= 0.0 or sample.overdue_since == inf:
         return None

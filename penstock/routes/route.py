@@ -101,9 +101,6 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
     """The prompt: a text, messages, or content parts."""
     max_tokens: Pointers = ()
     """Limit on generated tokens."""
-    tools: Pointers = ()
-    """Tools that the model may call. Engines may hold back a call until it is complete, so that the silence of such a
-    request alone does not make its endpoint suspect."""
     count: Pointers = ()
     """Number of results requested at once."""
     batches: Pointers = ()
@@ -128,6 +125,11 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
         """Whether the requests cost tokens: they limit generated tokens, or have a prompt and generate nothing."""
         return self.max_tokens != () or (self.prompt != () and not self.generates)
 
+
+TOOLS: Final = "/tools"
+"""JSON pointer to the tools that the model may call, in all APIs with tools. Engines may hold back a call until it is
+complete, so that the silence of such a request alone does not make its endpoint suspect. No field of a route: agents of
+the previous release refuse routes with a field that they do not know."""
 
 NO_TOKENS: Final = CostFields(generates=False, uses_tokens=False)
 """The cost of requests that only read or cancel what exists."""

@@ -10,7 +10,7 @@ from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import flag_at, text_value
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.raw_values import Raw
-from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
+from penstock.routes.route import TOOLS, BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
 
 _OPENAI_LOCATIONS: Final = frozenset(
     {
@@ -26,7 +26,6 @@ _NUMBERS: Final = ("max_tokens", "count", "batches", "width", "height", "steps",
 """The fields of CostFields that are numbers."""
 _OPENAI_COST: Final = {
     "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens", "/max_output_tokens"}),
-    "tools": frozenset({"/tools"}),
     "count": frozenset({"/n"}),
     "size": frozenset({"/size"}),
     "steps": frozenset({"/steps", "/num_inference_steps"}),
@@ -59,7 +58,8 @@ class RouteReader:
         self.number_pointers = tuple(pointer for name in _NUMBERS for pointer in getattr(route.cost, name))
         """JSON pointers to the numbers that determine the cost."""
         flags = (route.stream_field,) if route.stream_field else ()
-        pointers = (*flags, *pointers_of(route.cost), *route.session, *objects, *chosen)
+        tools = (TOOLS,) if route.cost.max_tokens else ()
+        pointers = (*flags, *tools, *pointers_of(route.cost), *route.session, *objects, *chosen)
         self._fields = BodyFields([*self.model_pointers, *pointers])
 
     def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:

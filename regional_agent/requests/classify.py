@@ -8,6 +8,7 @@ from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import check_numbers, first_value, flag_at, text_value
 from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.raw_values import ABSENT, Raw
+from penstock.routes.route import TOOLS
 from penstock.routing.reasons import Reason, Refusal
 
 MAX_MODEL: Final = 256
@@ -42,7 +43,7 @@ OPENAI_NUMBERS: Final = (
 _MODEL: Final = "/model"
 _STREAM: Final = "/stream"
 _SESSIONS: Final = ("/prompt_cache_key", "/user")
-_ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/size", "/stream_options", "/tools")
+_ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/size", "/stream_options", TOOLS)
 """Further fields that the agent reads or replaces."""
 
 _fields: Final = BodyFields((_MODEL, _STREAM, *OPENAI_NUMBERS, *_SESSIONS, *_ONCE))

@@ -22,7 +22,7 @@ ANTHROPIC_ROUTES: Final = (
         model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
-        cost=CostFields(prompt=("/messages",), max_tokens=("/max_tokens",), tools=("/tools",)),
+        cost=CostFields(prompt=("/messages",), max_tokens=("/max_tokens",)),
         usage=UsageFields(
             objects=("/usage", "/message/usage"),
             prompt_tokens=("/input_tokens", "/cache_creation_input_tokens", "/cache_read_input_tokens"),

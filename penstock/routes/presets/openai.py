@@ -46,7 +46,7 @@ OPENAI_ROUTES: Final = (
         model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
-        cost=CostFields(prompt=("/messages",), max_tokens=_MAX_TOKENS, tools=("/tools",), count=("/n",)),
+        cost=CostFields(prompt=("/messages",), max_tokens=_MAX_TOKENS, count=("/n",)),
         usage=_USAGE_ON_REQUEST,
         session=_SESSION,
     ),
@@ -66,7 +66,7 @@ OPENAI_ROUTES: Final = (
         model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
-        cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens",), tools=("/tools",)),
+        cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens",)),
         usage=UsageFields(
             objects=("/usage", "/response/usage"),
             prompt_tokens=("/input_tokens",),

@@ -90,7 +90,7 @@ OLLAMA_ROUTES: Final = (
             stream=StreamKind.NDJSON,
             stream_field="/stream",
             streams_by_default=True,
-            cost=CostFields(prompt=(prompt,), max_tokens=_OLLAMA_LIMIT, tools=("/tools",)),
+            cost=CostFields(prompt=(prompt,), max_tokens=_OLLAMA_LIMIT),
             usage=_OLLAMA_USAGE,
             errors=ErrorFormat.KSERVE,
         )

@@ -181,7 +181,9 @@ def test_long_answers_are_no_stall_if_nothing_could_give_them_sooner() -> None:
     assert of_long_answers(20.0, 0.0, 14.0, siblings=(silent, silent)) is None, "they have long answers, too"
     assert of_long_answers(20.0, 0.0, 14.0, siblings=(IDLE_SIBLING,)) is None, "an idle one shows nothing"
     assert of_long_answers(20.0, 0.0, 14.0, elsewhere=False) is None
-    assert of_long_answers(LONG_ANSWER_S, 0.0, 1.0, siblings=(silent,), elsewhere=False) is not None
+    assert of_long_answers(300.0, 0.0, 1.0, siblings=(silent,)) is None
+    assert of_long_answers(300.0, 0.0, elsewhere=False) is None
+    assert of_long_answers(LONG_ANSWER_S, 0.0, siblings=(ProgressSample(LONG_ANSWER_S - 1.0),)) is not None
 
 
 def test_a_stream_beside_a_long_answer_is_a_witness_and_so_is_an_idle_engine() -> None:
