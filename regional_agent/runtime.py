@@ -47,8 +47,8 @@ from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.uploader_process import UploaderProcess
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
-from regional_agent.on_demand.engine_calls import WakeHooks
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.peers.agent_directory import AgentDirectory, rivalry_of
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.gateway_check import other_process_behind
@@ -61,8 +61,8 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.forwarded_attempt import PeerTargets
 from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.shared_load.region_exchanges import RegionExchanges

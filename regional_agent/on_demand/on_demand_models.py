@@ -24,7 +24,6 @@ from penstock.policy.policy import Policy
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.on_demand.engine_calls import Action, WakeHooks
 from regional_agent.on_demand.model_memory import (
     ModelMemory,
     Place,
@@ -34,6 +33,7 @@ from regional_agent.on_demand.model_memory import (
     sleeps_alone,
 )
 from regional_agent.on_demand.wake_attempts import WakeAttempts
+from regional_agent.on_demand.wake_hooks import Action, WakeHooks
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 DECIDE_EVERY_S: Final = 0.5

@@ -18,8 +18,8 @@ from penstock.policy.kinds.on_demand import OnDemand
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.on_demand.engine_calls import Action, HookFailed, WakeHooks
 from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT
+from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 DRAIN_S: Final = 60.0

@@ -18,8 +18,9 @@ from penstock.routing.region_selection import RegionRequest, RegionView
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.forwarded_attempt import ForwardedAttempt, PeerTargets
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""

@@ -40,8 +40,9 @@ from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.batch_targets import BatchTargets
 from regional_agent.routing.burst_targets import BurstTargets, awaits_idle_region
-from regional_agent.routing.forwarded_attempt import ForwardedAttempt, PeerTargets
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Waiter
 from regional_agent.telemetry.label_values import RequestKind
 

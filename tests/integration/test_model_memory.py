@@ -16,10 +16,10 @@ from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.on_demand import wake_attempts
-from regional_agent.on_demand.engine_calls import Action
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.on_demand.wake_attempts import Leaving
 from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, WakeClaims
+from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent

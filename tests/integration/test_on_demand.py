@@ -28,10 +28,10 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.dns.dns_service import EntryStates
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
-from regional_agent.on_demand.engine_calls import Action, HookFailed, WakeHooks
 from regional_agent.on_demand.on_demand_models import OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
+from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
 from regional_agent.readiness import Readiness
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report

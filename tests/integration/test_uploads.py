@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from penstock.jobs import store_paths
 from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import LIFETIME_S, UploadEnd
-from regional_agent.jobs.api.files_api import MAX_BODY_BYTES
+from regional_agent.jobs.api.uploads_api import MAX_BODY_BYTES
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.file_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files

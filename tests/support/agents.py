@@ -51,8 +51,8 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.forwarded_attempt import PeerTargets
 from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminPages, AdminService

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from penstock.policy.kinds.models import Model
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.on_demand.engine_calls import WakeHooks
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from tests.support.agents import Agent
 from tests.support.shared_loads import region_keys

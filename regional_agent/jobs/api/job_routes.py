@@ -25,7 +25,7 @@ from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.jobs.api.api_responses import Answer, EventStream, Refuse, WaitingResponse, json_response
 from regional_agent.jobs.api.batches_api import BatchesApi
-from regional_agent.jobs.api.files_api import FilesApi, UploadsApi
+from regional_agent.jobs.api.files_api import FilesApi
 from regional_agent.jobs.api.job_events import OpenStreams, View, job_events
 from regional_agent.jobs.api.job_paths import (
     MESSAGE_BATCHES,
@@ -41,6 +41,7 @@ from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
 from regional_agent.jobs.api.merged_lists import ListedStore, MergedList
 from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
+from regional_agent.jobs.api.uploads_api import UploadsApi
 from regional_agent.jobs.api.webhook_api import WebhookApi
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
