@@ -103,6 +103,12 @@ def presets_of(engine: str, key: str = "") -> list[str]:
     for preset, path in _API_PATHS.items():
         try:
             with httpx.stream("POST", f"{engine}{path}", json={}, timeout=TIMEOUT_S, headers=headers) as response:
+                # Read, so that the close of the connection is no reset, which servers report as an error.
+                size = 0
+                for chunk in response.iter_raw():
+                    size += len(chunk)
+                    if size > MAX_BYTES:
+                        break
                 if response.status_code not in _NO_PATH:
                     found.append(preset)
         except httpx.HTTPError:

@@ -6,11 +6,15 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 
 from adapters.files.secret_file import BadSecret
 from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, presets_of, read_key
+
+LONG = b"x" * 900_000
+"""A body that no buffers of sockets hold."""
 
 
 class _Engine(BaseHTTPRequestHandler):
@@ -32,8 +36,15 @@ class _Engine(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(self.paths.get(self.path, 404))
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(LONG)))
         self.end_headers()
+        try:
+            self.wfile.write(LONG)
+        except OSError:
+            self.cut.append(self.path)
+
+    cut: ClassVar[list[str]] = []
+    """Paths of POST requests whose response the client did not read."""
 
     def log_message(self, *args: object) -> None:
         pass
@@ -69,6 +80,7 @@ def test_an_engine_is_asked_for_the_apis_that_it_serves(
 ) -> None:
     monkeypatch.setattr(_Engine, "paths", paths)
     assert presets_of(engine) == presets
+    assert _Engine.cut == [], "the server reports no error"
     assert presets_of("http://127.0.0.1:1") == []
 
 
