@@ -210,7 +210,9 @@ class LocalAttempt(Placement[Endpoint]):
         """Record that output has arrived recently. `now` in s."""
         self.endpoint.progress.progressed_at = now
         if self._silent_since:
-            self.endpoint.progress.resumed(now - self._silent_since)
+            # A tool call that was held back does not explain the silence of other streams.
+            if not self.estimate.ask.offers_tools:
+                self.endpoint.progress.resumed(now - self._silent_since)
             self._silent_since = 0.0
         if self.broken_before is not None:
             self._services.endpoints.failures.began(self.broken_before)

@@ -83,6 +83,16 @@ async def test_a_whole_answers_prefill_is_over_when_it_should_be(tmp_path: Path)
     assert not here.choose(chat()).prefill_is_due(9.0), "a streamed one's ends with its first byte"
 
 
+async def test_the_silence_of_a_tool_call_explains_no_other(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    for ask, longest_s in ((CostInputs(520, offers_tools=True), 0.0), (CostInputs(520), 40.0)):
+        attempt = here.choose(WorkEstimate("t", "m", COST, ask, Work(0.1, 0.5), streaming=True))
+        attempt.waits_for_chunk(60.0, 80.0)
+        attempt.progressed(100.0)
+        assert attempt.endpoint.progress.longest_s == longest_s
+        release(here.shared_load, attempt)
+
+
 async def test_what_never_began_gives_everything_back(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100")
     release(here.shared_load, here.choose(chat()))
