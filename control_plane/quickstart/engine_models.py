@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from adapters.files.secret_file import BadSecret, read_secrets
+from penstock.health.health_check import NO_PAGE
 
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
@@ -22,7 +23,6 @@ _REMEDIES = {
 
 _API_PATHS = {"anthropic": "/v1/messages", "ollama": "/api/chat", "vllm": "/tokenize"}
 """A path of each API that engines may serve besides OpenAI's, by the preset with its routes."""
-_NO_PATH = {404, 405, 501}
 
 
 class UnusableEngine(Exception):
@@ -109,7 +109,7 @@ def presets_of(engine: str, key: str = "") -> list[str]:
                     size += len(chunk)
                     if size > MAX_BYTES:
                         break
-                if response.status_code not in _NO_PATH:
+                if response.status_code not in NO_PAGE:
                     found.append(preset)
         except httpx.HTTPError:
             break

@@ -107,8 +107,9 @@ class Account:
         Args:
             is_estimated: whether a part of the output is counted.
         """
-        self.usage, self.is_estimated, self.is_output_estimated = usage, is_estimated, is_estimated
+        self.usage, self.is_output_estimated = usage, is_estimated
         self.is_input_estimated = usage is not None and not usage.prompt_is_known
+        self.is_estimated = self.is_output_estimated or self.is_input_estimated
 
 
 def _answer_tokens(estimate: WorkEstimate, text_bytes: int) -> int:

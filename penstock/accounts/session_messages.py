@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 from penstock.answers.answer_errors import AnswerError, error_in
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.token_counts import Usage
@@ -20,7 +22,8 @@ from penstock.answers.usage_reader import ReportedUsage, members_of
 _OUTPUT: Final = re.compile(rb'"type" ?: ?"(?:response\.(?!audio\.|output_audio\.)[a-z_.]+|transcription)\.delta"')
 """The type of an event with generated text. Audio arrives beside its transcript."""
 
-MAX_DELIVERED: Final = 100_000_000
+MAX_UNREPORTED: Final = 100_000_000
+"""Maximum number of events with output that are counted."""
 
 
 class SessionMessages:
@@ -41,7 +44,7 @@ class SessionMessages:
         reports = any(message.find(mark) >= 0 for mark in self._format.usage_marks)
         if not reports and message.find(ERROR_MARK) < 0:
             if _OUTPUT.search(message) is not None:
-                self._unreported = min(MAX_DELIVERED, self._unreported + 1)
+                self._unreported = min(MAX_UNREPORTED, self._unreported + 1)
             return
         fields = members_of(message)
         if fields is None:
@@ -54,8 +57,9 @@ class SessionMessages:
 
     @property
     def is_estimated(self) -> bool:
-        """Whether a part of the output is counted by its events."""
-        return self._unreported > 0
+        """Whether a part of the output is counted by its events, or a report was not usable."""
+        reported = self._total.usage
+        return self._unreported > 0 or (reported is not None and not reported.answer_is_known)
 
     @property
     def usage(self) -> Usage | None:
@@ -63,4 +67,4 @@ class SessionMessages:
         reported = self._total.usage
         if reported is None:
             return Usage(0, self._unreported, prompt_is_known=False) if self._unreported else None
-        return Usage(reported.prompt_tokens, reported.answer_tokens + self._unreported, reported.cached_tokens)
+        return msgspec.structs.replace(reported, answer_tokens=reported.answer_tokens + self._unreported)

@@ -92,6 +92,16 @@ class HealthCheckOptions(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(check, **own) if own else check
 
 
+def asks_for_models(asked: bool, status: int) -> bool:
+    """Whether the next probe of an engine whose health path nothing states asks for its list of models.
+
+    Args:
+        asked: whether the last probe did, and not the health path of `auto`.
+        status: of the response; a server may lack either page.
+    """
+    return asked is not (status in NO_PAGE)
+
+
 def is_busy_text(body: bytes) -> bool:
     """Whether the body of a 503 states that the server is full. The first MAX_READ_BYTES are read."""
     return _BUSY.search(_text(body)) is not None

@@ -45,8 +45,8 @@ recent ones took, while it is the only one that is overdue. Answers differ in le
 call that an engine holds back until it is complete. Later it is evidence as several of them are."""
 
 WITNESSES: Final = 2
-"""Number of such responses that are evidence before LONG_ANSWER_S: several long answers at once are improbable. All
-streams with a tool call count as one: agents that began together call their tools together."""
+"""Number of such responses that may be evidence before LONG_ANSWER_S (`stall_of`). All streams with a tool call count
+as one: agents that began together call their tools together."""
 
 
 class StallReason(StrEnum):

@@ -21,6 +21,7 @@ OVERDUE: Final = 2.0
 """Multiple of the expected cold start after which another endpoint wakes in place of one that is not ready."""
 
 MIN_OVERDUE_S: Final = 10.0
+"""Time (s) for which no wake is overdue, however short its expected cold start is."""
 
 
 def overdue_after_s(cold_start_s: float) -> float:

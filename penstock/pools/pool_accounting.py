@@ -54,9 +54,9 @@ class PoolTotals(ABC):
         self.in_flight = 0
         """Requests on the endpoints that may take requests, from all agents of the region."""
         self.service_s = service_s
+        """Mean time (s) a request holds its slot."""
         self._is_measured = False
         """Whether a request of a ready endpoint has completed, so that `service_s` is measured."""
-        """Mean time (s) a request holds its slot."""
 
     def has_room_to_eject(self, itself: int = 0) -> bool:
         """Whether outlier detection may eject an endpoint of this pool; `itself` is 1 if that counts as ejected now."""

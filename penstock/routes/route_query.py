@@ -15,7 +15,7 @@ from penstock.routes.route import BodyKind, ModelSource, Route, StreamKind
 from penstock.routes.route_table import WEBSOCKET, Miss, RouteMatch, RouteMiss, RouteTable
 from penstock.routing.reasons import Reason, Refusal
 
-MAX_SHOWN_CHARS: Final = 256
+MAX_SOUGHT_CHARS: Final = 256
 """Length of the longest path for which presets are searched."""
 
 
@@ -85,7 +85,7 @@ def refusal_of_miss(found: RouteMiss, method: str, path: str) -> Refusal:
             return Refusal(Reason.UPGRADE_REQUIRED, f"{target} is served over WebSocket only")
         case Miss.NOT_OFFERED:
             return Refusal(Reason.NOT_OFFERED, f"this fleet does not offer {target}{_why_not_offered(found.route)}")
-    presets = _presets_with(method, path) if len(path) <= MAX_SHOWN_CHARS else []
+    presets = _presets_with(method, path) if len(path) <= MAX_SOUGHT_CHARS else []
     remedy = f"; the policy lacks the preset {' or '.join(presets)} (RoutePresets)" if presets else ""
     return Refusal(Reason.NOT_FOUND, f"nothing is served at {target}{remedy}")
 

@@ -37,13 +37,10 @@ class ObservedResponse:
         head: ResponseHead,
         usage: StreamUsage | None,
         now: float,
-        *,
-        may_hold: bool,
     ) -> None:
         """Begin to read a response at `now` (s).
 
         Args:
-            may_hold: whether the beginning of a response that is no stream can be held until it is no error.
             attempt: the attempt that the response is of; None if an endpoint that the agent does not have responds.
             usage: what the agent asked the engine to report; None if the response is no stream.
         """
@@ -54,8 +51,8 @@ class ObservedResponse:
         route = context.request.route
         hides_usage = usage is not None and usage.is_hidden
         self._intake = intake_of(proxy.answer_formats, route, head, context.estimate, hides_usage=hides_usage)
-        # The comments of a stream, and its later events, may be long in coming.
-        self._may_hold = may_hold and not self._streaming and self._intake is not None
+        self._may_hold = False
+        """Whether the beginning of the response is held until it is no error."""
         self._decided = False
         self._wants_ids = self._intake is not None and route is not None and route.creates_objects
         self._has_id = False
@@ -70,6 +67,11 @@ class ObservedResponse:
         """Whether the end of the response has arrived."""
         if attempt is not None and context.client_object and 200 <= head.status < 300:
             keep_client_object(context, attempt, proxy.router.requests.objects, now)
+
+    def hold_beginning(self) -> None:
+        """Hold the beginning of a response that is no stream until it is no error. The comments of a stream, and its
+        later events, may be long in coming."""
+        self._may_hold = not self._streaming and self._intake is not None
 
     def headers(self, head: ResponseHead) -> list[Header]:
         """Return the headers of the response as the client receives it."""

@@ -248,8 +248,9 @@ class PickedRequest:
         if context.trace is not None:
             context.trace.note(SpanEvent.STREAM, now)
         # In other modes, Envoy sends no part of the body before it has the head.
-        may_hold = talk.response_mode == FULL_DUPLEX_STREAMED and not talk.is_grpc and isinstance(attempt, LocalAttempt)
-        observed = ObservedResponse(proxy, context, attempt, head, self._usage, now, may_hold=may_hold)
+        observed = ObservedResponse(proxy, context, attempt, head, self._usage, now)
+        if talk.response_mode == FULL_DUPLEX_STREAMED and not talk.is_grpc and isinstance(attempt, LocalAttempt):
+            observed.hold_beginning()
         self._response = observed
         self._held_head = envoy_responses.header_changes(head.headers, observed.headers(head))
         if message.ends:

@@ -45,8 +45,8 @@ _NAMES: Final = (
 )
 
 _IDENTITIES: Final = ("gpu", "UUID", "gpu_uuid")
-"""Labels that identify a GPU: its index and its UUID (DCGM), its UUID (Triton). The last one that a series has is that
-by which a GPU on which both report counts once."""
+"""Labels that identify a GPU: its index and its UUID (DCGM), its UUID (Triton). Series of one GPU are joined by the
+last of these labels that each has, which is the UUID where both report."""
 
 _ANY_LIMIT: Final = 1e18
 

@@ -13,6 +13,7 @@ import msgspec
 from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
 from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
+from penstock.health.health_check import NO_PAGE
 from penstock.policy.kinds.on_demand import WakeMethod
 from penstock.policy.policy import BYTES_PER_GB
 from regional_agent.endpoints.endpoint import Endpoint
@@ -34,7 +35,7 @@ MAX_LISTED = 4096
 MAX_ADAPTER_FACTS = 32
 """Maximum number of adapters whose revisions are compared, the first by name."""
 
-UNSUPPORTED = UNAUTHORIZED | {404, 405, 501}
+UNSUPPORTED = UNAUTHORIZED | NO_PAGE
 """Statuses of an engine that has no list of models, or denies access to it where no credential is configured."""
 
 

@@ -9,7 +9,7 @@ from random import Random
 from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engines.engine_kinds import ENGINES, EngineKind
-from penstock.health.health_check import NO_PAGE, answer_outcome, unready_because
+from penstock.health.health_check import answer_outcome, asks_for_models, unready_because
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_models import (
@@ -103,8 +103,7 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
             timeout_s=MAX_LATE_S,
             limit_bytes=MAX_LIST_BYTES if lists else MAX_ANSWER_BYTES,
         )
-        if answer.status in NO_PAGE and _may_lack_health_page(endpoint):
-            endpoint.lacks_health_page = not lists
+        endpoint.lacks_health_page = asks_for_models(lists, answer.status)
         has_retry_after = "retry-after" in answer.headers
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
         on_demand = bool(endpoint.reported.wake_methods)

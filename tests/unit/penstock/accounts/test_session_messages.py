@@ -73,6 +73,13 @@ def test_output_without_a_report_is_counted_and_marked(kind: str, counted: int) 
     assert read(OPENAI, delta(kind)).is_estimated is bool(counted)
 
 
+def test_a_number_that_one_report_lacks_in_a_usable_form_is_not_known() -> None:
+    session = read(OPENAI, {"type": "response.done", "response": {"usage": {"input_tokens": 7, "output_tokens": -1}}})
+    assert (session.usage, session.is_estimated) == (Usage(17, 0, 3, answer_is_known=False), True)
+    session = read(OPENAI, {"type": "response.done", "response": {"usage": {"input_tokens": "7", "output_tokens": 5}}})
+    assert (session.usage, session.is_estimated) == (Usage(0, 25, 0, prompt_is_known=False), False)
+
+
 def test_a_session_without_output_reports_nothing() -> None:
     assert read({"type": "session.created"}, delta("response.audio.delta")).usage is None
 
