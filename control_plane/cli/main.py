@@ -25,7 +25,7 @@ COMMANDS = {
     "join": f"{_COMMANDS}.quickstart_command:join",
     "doctor": f"{_COMMANDS}.doctor_command:doctor",
     "status": f"{_COMMANDS}.viewing.status_command:status",
-    "top": f"{_COMMANDS}.viewing.status_command:top",
+    "top": f"{_COMMANDS}.viewing.top_command:top",
     "endpoints": f"{_COMMANDS}.viewing.endpoints_commands:endpoints",
     "endpoint": f"{_COMMANDS}.operating.endpoint_commands:app",
     "capacity": f"{_COMMANDS}.viewing.capacity_command:capacity",

@@ -11,7 +11,8 @@ from adapters.store.config_store import ConfigStore, Unchanged
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 from penstock.policy.removal_guard import unaccepted_removals
 from penstock.rollout.state_machine import OfferedPolicy, Rollout, RolloutEvent, begin, restore, transition
 

@@ -8,8 +8,8 @@ from control_plane.rollout.model_rollout_resource import ModelRolloutStatus
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan_diff import ArcChange
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.policy.policy import Provenance
 from penstock.policy.policy_diff import Change
+from penstock.policy.provenance import Provenance
 from penstock.rollout.region_evidence import RegionEvidence
 from penstock.rollout.rollout_progress import RolloutOutlook
 from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent

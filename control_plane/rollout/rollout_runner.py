@@ -19,7 +19,8 @@ from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 from penstock.policy.removal_guard import REMEDY, unaccepted_removals
 from penstock.rollout.canary_analysis import Evidence, observations, observe, phase_facts
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, conditions, outlook

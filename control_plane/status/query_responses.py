@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.dns.record_sets import NameRecords
 from penstock.overrides.override_check import OverrideRejection
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.routing.explain import Explanation
 from penstock.what_if.demand_outcomes import Totals
 from penstock.what_if.moved_demand import Move

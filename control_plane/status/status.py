@@ -15,7 +15,7 @@ from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.report import PeerReport, TenantReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.rollout.rollout_progress import RolloutOutlook
 from penstock.scaling.standby import Takeover
 

@@ -30,9 +30,10 @@ from regional_agent.jobs.batches.batch_run import BatchRun
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.file_store import FileStore, UploadStore
+from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads.input_file import InputFile
 from regional_agent.ledger.held_files import HeldRecords
 

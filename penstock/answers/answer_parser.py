@@ -22,6 +22,7 @@ from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.answer_usage import MAX_ANSWERS, AnswerUsage
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import KEEP_ALIVES, EventSplitter, data_in, event_fields
+from penstock.answers.first_events import OUTPUT, UNKNOWN, kind_of_first
 from penstock.answers.held_text import (
     MAX_UNDECIDED_BYTES,
     HeldText,
@@ -31,7 +32,7 @@ from penstock.answers.held_text import (
     is_scalar,
 )
 from penstock.answers.json_reducer import JsonReducer
-from penstock.answers.openai_answer import OUTPUT, UNKNOWN, kind_of_first, usage_of_answer, usage_of_text
+from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, announces
 from penstock.answers.stream_ends import awaited_ends, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage

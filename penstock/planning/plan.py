@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.health.region_health import RegionHealth
 from penstock.policy.model_versions import rollout_of
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 
 NONE_CLOSED: Mapping[str, bool] = MappingProxyType({})
 

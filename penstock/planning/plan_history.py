@@ -23,7 +23,7 @@ from penstock.planning.plan_diff import (
     revert_changes,
     traffic_classes,
 )
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 
 MAX_CHANGES = 100
 """Maximum number of arcs in one step; the following steps contain further arcs that differ."""

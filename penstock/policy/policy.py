@@ -1,4 +1,4 @@
-"""The compiled policy of control planes and agents, the digest that identifies it, and the commit of its source."""
+"""The compiled policy that control planes and agents use, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -35,27 +35,6 @@ from penstock.policy.time_zone import TimeZone
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.route import Route
 from penstock.routes.route_table import RouteTable
-
-
-class Provenance(msgspec.Struct, frozen=True):
-    """The commit that a policy was read from."""
-
-    repository: str
-    """Address of the repository, without credentials."""
-    ref: str
-    """Branch or tag that pointed at the commit."""
-    commit: str
-    """Id of the commit, in hexadecimal."""
-    author: str
-    """Name and address of the author, from the commit; not verified."""
-    authored_at: float
-    """Unix time (s) of the commit, by the author's clock."""
-    subject: str
-    """First line of the commit message."""
-
-    def __str__(self) -> str:
-        return f"{self.commit[:12]} by {self.author}: {self.subject}"
-
 
 BYTES_PER_GB = 1e9
 MS_PER_S = 1000.0

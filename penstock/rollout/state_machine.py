@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.fleet.counts.request_counts import RequestCounts
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.rollout.objective_analysis import ObjectiveCounts
 
 MAX_DISMISSED = 50

@@ -29,7 +29,8 @@ from regional_agent.jobs.internal_connection import (
     ResponsePart,
     ResponseTooLarge,
 )
-from regional_agent.proxy.error_responses import EVENT_STREAM_TYPE, NDJSON_TYPES, error_format_of
+from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
+from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.result_cache.result_cache import CacheUse

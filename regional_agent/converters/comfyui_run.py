@@ -1,18 +1,12 @@
-"""One workflow at one ComfyUI: input images, prompt, history, files; and its removal when its client leaves.
-
-Input images by URL are fetched with https from public addresses that were checked, without redirects. A request for a
-file is permitted only for files that the history of the named prompt has as outputs: the prompt is an object of the
-tenant; the name of a file is not, and ComfyUI serves every file to every client.
-"""
+"""One workflow at one ComfyUI: prompt, history, files; and its removal when its client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import msgspec
@@ -22,7 +16,6 @@ from penstock.converters.comfyui import (
     Finished,
     OutputFile,
     ResultForm,
-    file_request,
     finished,
     place_in_queue,
     prompt_id_of,
@@ -30,76 +23,17 @@ from penstock.converters.comfyui import (
 )
 from penstock.converters.comfyui_images import (
     MAX_ALL_BYTES,
-    MAX_IMAGE_BYTES,
-    MEMBER,
-    InputImage,
     input_images,
     kind_of,
     stored_as,
     upload_form,
     with_images,
 )
-from penstock.jobs.webhook import parse_url
-from penstock.wire.reserved_addresses import is_public, is_reserved
-from regional_agent.jobs.webhooks.webhook_request import resolve
+from regional_agent.converters.image_fetch import ImageFetch
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
-
-TIMEOUT_S = 20.0
-"""Time (s) for name resolution, connection and response."""
-
-Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host."""
-
-
-class ImageFetch:
-    """Fetches images. The client chose their URLs: they must not reach what only this agent reaches."""
-
-    def __init__(
-        self,
-        resolve: Resolve = resolve,
-        pool: Callable[[], UpstreamPool] = UpstreamPool,
-        is_permitted: Callable[[str], bool] = lambda address: is_public(address) and not is_reserved(address),
-    ) -> None:
-        """Create a fetcher without connections.
-
-        Args:
-            pool: creates the pool of one connection, which verifies the certificate of the host.
-            is_permitted: whether a connection to an address is permitted.
-        """
-        self._resolve = resolve
-        self._pool = pool
-        self._is_permitted = is_permitted
-
-    async def content(self, image: InputImage) -> bytes:
-        """Return the content of an image; raises BadWorkflow if it cannot be fetched. The message has no path."""
-        url = parse_url(image.url)
-        if url is None or not url.is_secure:
-            raise BadWorkflow(f"`{MEMBER}`: the url of {image.name} must begin with https://")
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                addresses = await self._resolve(url.host, url.port)
-                if not addresses or not all(self._is_permitted(address) for address in addresses):
-                    raise BadWorkflow(
-                        f"`{MEMBER}`: the host of {image.name} has an address that is not public, or none"
-                    )
-                # The checked address, so that a later answer of the name server has no effect.
-                address = Address(addresses[0], url.port, tls=True, server_name=url.host)
-                pool = self._pool()
-                try:
-                    found = await fetch(
-                        pool, address, FetchRequest(url.target), timeout_s=TIMEOUT_S, limit_bytes=MAX_IMAGE_BYTES
-                    )
-                finally:
-                    pool.close()
-        except (OSError, TimeoutError, UpstreamError, UnicodeError) as error:
-            raise BadWorkflow(f"`{MEMBER}`: {image.name} cannot be fetched: {type(error).__name__}") from None
-        if found.status != 200:
-            raise BadWorkflow(f"`{MEMBER}`: {image.name} cannot be fetched: status {found.status}")
-        return found.body
-
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 SUBMIT_TIMEOUT_S: Final = 30.0
 POLL_TIMEOUT_S: Final = 10.0
@@ -288,41 +222,3 @@ def failure(status: int, kind: str, message: str, details: object = None) -> Con
     """Return an error in ComfyUI's format."""
     error = {"type": kind, "message": message, "details": details}
     return ConvertedResponse(status, _JSON, msgspec.json.encode({"error": error}))
-
-
-MAX_QUERY_FIELDS: Final = 32
-"""Maximum number of parameters of a request for a file."""
-
-
-async def refusal_of_file(engine: Engine, target: bytes) -> ConvertedResponse | None:
-    """Return the response to a request that is not sent to the ComfyUI; None if it is permitted.
-
-    Args:
-        target: path and query of the request.
-    """
-    asked = file_request(_parameters(target.partition(b"?")[2].decode("latin-1")))
-    if asked is None:
-        return failure(404, "not_found", "a request for a file needs the query parameters prompt_id and filename, once")
-    try:
-        history = await engine.get(f"/history/{asked.prompt_id}")
-        if history.status != 200:
-            return failure(502, "engine_failed", f"the ComfyUI answered {history.status} for the history")
-        end = finished(history.body, asked.prompt_id)
-    except BadWorkflow as error:
-        return failure(502, "bad_response", str(error))
-    except UpstreamError as error:
-        return failure(502, "engine_failed", str(error))
-    if end is not None and any(file.stored == asked.file for file in end.files):
-        return None
-    return failure(404, "not_found", "the history of the prompt names no file with this filename, subfolder and type")
-
-
-def _parameters(query: str) -> dict[str, list[str]]:
-    """Return the parameters of a query; none unless ComfyUI certainly reads the same."""
-    # Libraries differ in the handling of both characters; a client that encodes them is not concerned.
-    if ";" in query or "#" in query:
-        return {}
-    try:
-        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
-    except ValueError:
-        return {}

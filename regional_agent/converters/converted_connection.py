@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 import structlog
 
 from penstock.converters.comfyui import ResultForm
-from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse, Engine, refusal_of_file
+from regional_agent.converters.comfyui_file import refusal_of_file
+from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse, Engine
 from regional_agent.http.messages import Request, status_line
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection

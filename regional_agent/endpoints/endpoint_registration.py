@@ -34,7 +34,7 @@ from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import endpoint_status
-from regional_agent.proxy.error_responses import error_body
+from regional_agent.proxy.error_formats import error_body
 
 PATH = b"/v1/endpoints"
 

@@ -20,8 +20,8 @@ from regional_agent.http.messages import Request
 from regional_agent.requests.work_estimate import prompt_of
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_WAITING: Final = 32
 """Maximum number of queued prompts."""

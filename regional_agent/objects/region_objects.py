@@ -23,8 +23,8 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 TIMEOUT_S: Final = 1.0
 """Timeout (s) of one question, connecting included: a few round trips around the world."""

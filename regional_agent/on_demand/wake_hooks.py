@@ -22,8 +22,8 @@ from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.shared_load.redis_script import RegionRedis
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
 

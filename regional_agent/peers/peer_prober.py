@@ -29,8 +29,8 @@ from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.peers.server_certificates import require_agent_of
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
-from regional_agent.upstream.response_head import TimedOut, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 MIN_INTERVAL_S = 0.05
 """Minimum interval (s) between two rounds of probes when the outcome of one triggers the next."""

@@ -40,7 +40,8 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-from regional_agent.upstream.response_head import ConnectFailed, ResponseHead, Stale, UpstreamError
+from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError
 from regional_agent.websocket.tunnel import Tunnel
 
 REJECTION_READ_S: Final = 1.0

@@ -17,8 +17,8 @@ from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-from regional_agent.upstream.response_head import ConnectFailed, TunnelSink
 from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
 from regional_agent.websocket.websocket_offer import handshake_lines
 
 STALE_S: Final = 1.0

@@ -14,7 +14,7 @@ from regional_agent.endpoints import endpoint_registration
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.proxy.error_responses import error_body
+from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.explain_service import BadExplainQuery, ExplainService

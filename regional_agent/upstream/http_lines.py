@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ResponseHead, TimedOut, TooLarge, UpstreamError
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TimedOut, TooLarge, UpstreamError
 
 MAX_WAITING_LINES: Final = 256
 """Number of queued lines above which the connection is not read."""

@@ -26,8 +26,8 @@ from penstock.wire.reserved_addresses import is_reserved
 from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 CERTIFICATE_TIMEOUT_S = 1.0
 """Timeout (s) of fetching the certificate of a control plane."""

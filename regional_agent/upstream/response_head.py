@@ -1,12 +1,8 @@
-"""The head of a response from an engine or a peer, and the interface through which a connection reports a response.
-
-The head has its validation and framing, and a cache of the last one. The errors are the ways in which a request can
-fail.
-"""
+"""The head of a response from an engine or a peer: its validation and framing, and a cache of the last head."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from regional_agent.http.headers.head_template import HeadTemplate
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
@@ -140,58 +136,3 @@ def is_malformed(status: int, version: str, headers: list[Header]) -> bool:
 def is_delimited(headers: list[Header]) -> bool:
     """Whether a body has a length or chunks; otherwise the body ends when the connection closes."""
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
-
-
-class UpstreamError(Exception):
-    """The upstream did not return a complete response."""
-
-
-class ConnectFailed(UpstreamError):
-    """No connection was established, so the request has not started."""
-
-
-class Broken(UpstreamError):
-    """The connection was closed or reset, or the upstream sent data that is not HTTP."""
-
-
-class Stale(Broken):
-    """A reused connection closed before any byte of a response: the server closed it while the request was sent."""
-
-
-class TimedOut(UpstreamError):
-    """No complete response arrived within the time allowed."""
-
-
-class TooLarge(UpstreamError):
-    """The response exceeds a size limit."""
-
-
-class ResponseSink(Protocol):
-    """Receives one response. No call follows `on_end` or `on_broken`.
-
-    `on_pause` follows the last callback of each read, so that a sink can write once per read.
-
-    A sink of the hot path inherits from its protocol: mypyc then calls its methods directly, and otherwise by name.
-    """
-
-    def on_head(self, head: ResponseHead) -> None: ...
-    def on_body(self, chunk: bytes) -> None: ...
-    def on_end(self) -> None: ...
-    def on_pause(self) -> None: ...
-    def on_broken(self, error: UpstreamError) -> None: ...
-    def on_writable(self, writable: bool) -> None: ...
-
-
-class TunnelSink(ResponseSink, Protocol):
-    """A sink whose request offered a protocol upgrade."""
-
-    def on_upgraded(self, headers: list[Header]) -> BytesSink:
-        """The server accepted the upgrade (101). Returns the receiver of the bytes that follow, which are not HTTP."""
-
-
-class BytesSink(Protocol):
-    """Receives the server's bytes of a tunnel."""
-
-    def on_bytes(self, data: bytes) -> None: ...
-    def on_eof(self) -> None:
-        """The server sends no more bytes, but may still read."""

@@ -18,18 +18,20 @@ from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import SIZE_LINES, ChunkRelay
 from regional_agent.upstream.response_head import (
-    Broken,
-    BytesSink,
     ResponseHead,
     ResponseHeadCache,
+    is_cacheable,
+    is_delimited,
+    is_malformed,
+)
+from regional_agent.upstream.upstream_sink import (
+    Broken,
+    BytesSink,
     ResponseSink,
     Stale,
     TooLarge,
     TunnelSink,
     UpstreamError,
-    is_cacheable,
-    is_delimited,
-    is_malformed,
 )
 
 MAX_HEAD_BYTES: Final = 64 * 1024

@@ -13,8 +13,8 @@ from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
 from regional_agent.upstream.address import Address, host_and_port
 from regional_agent.upstream.host_addresses import HostAddresses, Resolve
-from regional_agent.upstream.response_head import ConnectFailed
 from regional_agent.upstream.upstream_connection import ConnectionOwner, UpstreamConnection
+from regional_agent.upstream.upstream_sink import ConnectFailed
 
 CONNECT_TIMEOUT_S: Final = 1.0
 """Default time limit (s) of connecting without TLS. A reachable server acknowledges a SYN within a round trip; the

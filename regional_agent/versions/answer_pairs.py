@@ -23,8 +23,8 @@ from regional_agent.http.headers.header_rules import Header
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 from regional_agent.versions.quality_metrics import PairResult, QualityMetrics
 
 MAX_ANSWER_BYTES: Final = 256 * 1024

@@ -27,9 +27,10 @@ from regional_agent.http.messages import Request
 from regional_agent.proxy.responses.answer_intake import intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ResponseHead, UpstreamError
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_proxy_properties import Lenient, Wire
 
 WORDS = (

@@ -22,7 +22,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
 from regional_agent.converters import comfyui_run, converted_connection
-from regional_agent.converters.comfyui_run import ImageFetch
+from regional_agent.converters.image_fetch import ImageFetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.integration.test_async_requests import ended
 from tests.integration.test_objects import request

@@ -20,8 +20,8 @@ from penstock.wire.session import Sessions
 from regional_agent.peers.server_certificates import AgentCertificateCheck
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import ConnectFailed, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import ConnectFailed, UpstreamError
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, answers

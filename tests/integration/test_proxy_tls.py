@@ -16,8 +16,8 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ConnectFailed
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import ConnectFailed
 from tests.support.agents import running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import ANSWER, BODY, answers

@@ -20,7 +20,7 @@ from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import LIFETIME_S, UploadEnd
 from regional_agent.jobs.api.uploads_api import MAX_BODY_BYTES
 from regional_agent.jobs.storage.expiry import Expiry
-from regional_agent.jobs.storage.file_store import UploadStore
+from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads import completions, custom_ids, input_file, received_files
 from tests.integration.test_batches import serving
 from tests.support.codings import gzipped

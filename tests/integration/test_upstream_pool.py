@@ -16,9 +16,9 @@ import pytest
 from regional_agent.upstream import host_addresses
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import Broken, ConnectFailed
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
+from regional_agent.upstream.upstream_sink import Broken, ConnectFailed
 from tests.support.on_uvloop import on_uvloop
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until, until_async

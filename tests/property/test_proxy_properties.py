@@ -19,9 +19,10 @@ from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
-from regional_agent.upstream.response_head import ResponseHead, UpstreamError
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.support.examples import examples
 
 BOUNDS = Limits(max_body_bytes=1 << 20, kept_body_bytes=1 << 18, max_head_bytes=4096, max_pipelined=4)

@@ -16,9 +16,10 @@ from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
-from regional_agent.upstream.response_head import ResponseHead, UpstreamError
+from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 from tests.property.test_proxy_properties import Repeater, Wire
 from tests.support.examples import examples
 

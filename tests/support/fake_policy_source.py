@@ -7,7 +7,8 @@ from pathlib import Path
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.revision import Origin
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 
 
 class OfferedPolicy(PolicySource):

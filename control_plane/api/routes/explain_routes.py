@@ -31,7 +31,8 @@ from penstock.fleet.region_skew import region_skews
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from penstock.tenancy.tenant_record import TenantRecord

@@ -30,8 +30,9 @@ from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored
 from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutSummary, summary
 from control_plane.status.fleet_view import FleetView
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import SHOWN_DIGEST
+from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Rollout
 
 TAR = "application/x-tar"

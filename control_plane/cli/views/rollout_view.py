@@ -13,7 +13,7 @@ from control_plane.cli.output import table_of
 from control_plane.policy.source.revision import Revision
 from control_plane.rollout.model_rollout_resource import ModelRolloutStatus, ModelRolloutSummary
 from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 from penstock.rollout.rollout_progress import RolloutOutlook
 

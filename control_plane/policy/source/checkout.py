@@ -33,7 +33,7 @@ from control_plane.policy.bundle_limits import (
     is_policy_file,
 )
 from control_plane.policy.source.repository_url import without_credentials, without_secrets
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 
 MAX_PACK_BYTES = 64 << 20
 """Maximum size (bytes) of one fetch; a commit of a policy repository has some kilobytes."""

@@ -18,7 +18,8 @@ from control_plane.policy.compiler import CompiledBundle, compile_revision
 from control_plane.policy.source.readers import Bundle, BundleReader, SourceUnreadable
 from control_plane.policy.source.revision import MAX_ERRORS, Origin, RevisionResult
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Policy, Provenance
+from penstock.policy.policy import Policy
+from penstock.policy.provenance import Provenance
 
 MIN_POLL_INTERVAL_S = 0.5
 """Minimum time (s) between the starts of two polls, requested ones included."""

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from control_plane.policy.bundle_errors import PolicyError
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 
 
 class Bundle(msgspec.Struct, frozen=True):

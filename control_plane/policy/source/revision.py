@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 
 MAX_ERRORS = 100
 """Maximum number of errors of a refused revision that are kept and shown; `penstock policy lint` shows all errors."""

@@ -21,8 +21,8 @@ from regional_agent.http.headers.header_rules import Header
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.http_lines import RefusedStream, stream_lines
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 PAGE_OBJECTS: Final = 100
 """Maximum number of objects on one page of a list."""

@@ -22,8 +22,8 @@ from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_
 from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import TooLarge, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 TIMEOUT_S = 2.0
 """Timeout (s) of a query; a timeout counts as a slow health probe."""

@@ -23,8 +23,8 @@ from regional_agent.endpoints.probing.endpoint_models import (
 )
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import TimedOut, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
 FAST = 0.2
 """Interval between two probes while the next one may change the state, as a part (0-1) of the usual one."""

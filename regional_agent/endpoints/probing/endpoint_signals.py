@@ -13,8 +13,8 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import TooLarge, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 INTERVAL_S = 1.0
 """Interval (s) between two reads of one engine's page."""

@@ -13,8 +13,8 @@ from penstock.health.engines.gpu_metrics import read_gpus
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_signals import MAX_PAGE_BYTES, MAX_PER_S, TIMEOUT_S
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import TooLarge, UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 INTERVAL_S = 5.0
 """Interval (s) between two reads of one page; DCGM exporters renew theirs every 15 to 30 s."""

@@ -15,8 +15,8 @@ from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 START_S: Final = 30.0
 """Time (s) after the start of the agent in which loaded models count as warm: other agents have used them."""

@@ -17,7 +17,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, status_line, with_common_lines
 from regional_agent.http.waiting_request import CompleteRequest
 from regional_agent.jobs.storage.job_storage import StoreSilent
-from regional_agent.proxy.error_responses import error_body
+from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.response_head import ResponseHead
 

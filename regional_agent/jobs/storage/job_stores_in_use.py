@@ -8,8 +8,9 @@ from typing import NamedTuple
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.file_store import FileStore, UploadStore
+from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
+from regional_agent.jobs.storage.upload_store import UploadStore
 
 
 class OpenStore(NamedTuple):

@@ -12,8 +12,9 @@ from penstock.jobs.store_paths import UploadPaths
 from penstock.jobs.upload import UploadRecord
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
-from regional_agent.jobs.storage.file_store import FileStore, UploadStore, file_object
+from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.storage.upload_store import UploadStore
 from regional_agent.jobs.uploads.input_file import PART_BYTES
 from regional_agent.jobs.uploads.input_writer import OTHER_PURPOSE, PURPOSE, InputLimits, InputWriter
 from regional_agent.jobs.uploads.upload_form import UploadForm

@@ -18,7 +18,7 @@ from penstock.answers.held_text import MAX_UNDECIDED_BYTES, begins_container, is
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
-from regional_agent.proxy.error_responses import EVENT_STREAM_TYPE, NDJSON_TYPES
+from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.upstream.response_head import ResponseHead
 
 HOLD_S = 1.0

@@ -22,8 +22,8 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing.span_builder import Span, attributes_of
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_QUEUED_BYTES: Final = 8 << 20
 """Maximum size (bytes) of the queue of encoded spans; further spans are dropped."""

@@ -21,7 +21,7 @@ from control_plane.status.query_responses import ExplainResponse, WhatIfResponse
 from lab.geoip import SITES, write_geoip
 from penstock.fleet import snapshot
 from penstock.overrides.override_check import RejectedBy
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.routing.explain import RegionVerdict
 from penstock.routing.reasons import Reason
 from penstock.routing.steering import SteeringAdvice

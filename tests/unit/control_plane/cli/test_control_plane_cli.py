@@ -48,7 +48,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.operations import Exercise
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.rollout.model_rollout import begin
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults

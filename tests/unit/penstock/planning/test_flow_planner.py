@@ -12,7 +12,7 @@ from penstock.fleet.counts.message_bytes import MessageBytes
 from penstock.fleet.report import PeerReport
 from penstock.fleet.snapshot import FADED_S, Snapshot
 from penstock.health.region_health import RegionState
-from penstock.planning.linear_program import flow_planner
+from penstock.planning.linear_program import arc_details
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, RegionPlan
 from penstock.planning.planner import PlanResult
@@ -93,7 +93,7 @@ def test_overflow_goes_to_the_nearest_that_has_room() -> None:
         "es": (0.4, ArcReason.SPILLOVER),
         "us": (0.2, ArcReason.SPILLOVER),
     }
-    assert details(planned) == {"es": flow_planner.HOME_IS_FULL, "us": flow_planner.HOME_IS_FULL}
+    assert details(planned) == {"es": arc_details.HOME_IS_FULL, "us": arc_details.HOME_IS_FULL}
 
 
 def test_those_who_cannot_leave_stay_and_those_who_can_make_room() -> None:
@@ -142,7 +142,7 @@ def test_spillover_ends_with_the_surge_and_states_its_reason_meanwhile() -> None
     planner = FlowPlanner(PATIENT_S)
     snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
     first = decided(snapshot, plans, elapsed_s=0.5, planner=planner)
-    assert details(first) == {"es": flow_planner.LEAVING, "us": flow_planner.LEAVING}
+    assert details(first) == {"es": arc_details.LEAVING, "us": arc_details.LEAVING}
     for _ in range(6):
         first = decided(snapshot, first.plans, elapsed_s=0.5, planner=planner)
     assert arcs(first) == {"de": (1.0, ArcReason.HOME)}
@@ -178,7 +178,7 @@ def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
         policy=msgspec.structs.replace(POLICY, regions=dear),
     )
     assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
-    assert details(planned) == {"es": flow_planner.COSTS_LESS}
+    assert details(planned) == {"es": arc_details.COSTS_LESS}
 
 
 def test_a_neighbour_whose_pool_is_cheap_spot_capacity_serves_this_model_and_no_other() -> None:
@@ -272,7 +272,7 @@ def test_demand_leaves_a_pool_that_fills_before_its_target_where_a_round_trip_co
     patient, impatient = decided(snapshot), decided(snapshot, policy=weighing(queueing_weight=20.0))
     assert arcs(patient) == {"de": (1.0, ArcReason.HOME)}
     assert 0.5 < arcs(impatient)["de"][0].expected < 1.0
-    assert details(impatient) == {"es": flow_planner.COSTS_LESS}
+    assert details(impatient) == {"es": arc_details.COSTS_LESS}
 
 
 def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_not() -> None:
@@ -285,7 +285,7 @@ def test_demand_that_may_go_anywhere_leaves_room_for_a_loss_to_demand_that_may_n
         "es": (0.4, ArcReason.SPILLOVER),
         "us": (0.2, ArcReason.SPILLOVER),
     }
-    assert set(details(kept).values()) == {flow_planner.KEEPS_RESERVE}
+    assert set(details(kept).values()) == {arc_details.KEEPS_RESERVE}
     assert [shortfall for shortfall in kept.shortfalls if shortfall.lost in EU] == []
     assert [shortfall.lost for shortfall in decided(snapshot, spent.plans, elapsed_s=0.0).shortfalls] == []
 

@@ -10,7 +10,7 @@ from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.policy.policy import Provenance
+from penstock.policy.provenance import Provenance
 from penstock.rollout.canary_analysis import MAX_MARKS, AgentObservation, Evidence, objectives_since, observe
 from penstock.rollout.objective_analysis import ObjectiveCounts
 from penstock.rollout.region_evidence import by_region

@@ -13,8 +13,8 @@ from regional_agent.endpoints.probing import gpu_readings
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched
-from regional_agent.upstream.response_head import UpstreamError
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
 
 PAGE = b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 20\nDCGM_FI_DEV_GPU_UTIL{gpu="1"} 80\n'
 

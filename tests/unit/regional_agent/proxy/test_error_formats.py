@@ -9,14 +9,8 @@ import pytest
 
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.proxy.error_responses import (
-    STATUS,
-    anthropic_type,
-    error_body,
-    openai_type,
-    refusal_response,
-    stream_error,
-)
+from regional_agent.proxy.error_formats import anthropic_type, error_body, openai_type, stream_error
+from regional_agent.proxy.error_responses import STATUS, refusal_response
 
 EVENTS, LINES = b"text/event-stream; charset=utf-8", b"application/x-ndjson"
 

@@ -1,0 +1,63 @@
+"""The interface through which an upstream connection reports a response, and the ways in which a request can fail."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from regional_agent.http.headers.header_rules import Header
+from regional_agent.upstream.response_head import ResponseHead
+
+
+class UpstreamError(Exception):
+    """The upstream did not return a complete response."""
+
+
+class ConnectFailed(UpstreamError):
+    """No connection was established, so the request has not started."""
+
+
+class Broken(UpstreamError):
+    """The connection was closed or reset, or the upstream sent data that is not HTTP."""
+
+
+class Stale(Broken):
+    """A reused connection closed before any byte of a response: the server closed it while the request was sent."""
+
+
+class TimedOut(UpstreamError):
+    """No complete response arrived within the time allowed."""
+
+
+class TooLarge(UpstreamError):
+    """The response exceeds a size limit."""
+
+
+class ResponseSink(Protocol):
+    """Receives one response. No call follows `on_end` or `on_broken`.
+
+    `on_pause` follows the last callback of each read, so that a sink can write once per read.
+
+    A sink of the hot path inherits from its protocol: mypyc then calls its methods directly, and otherwise by name.
+    """
+
+    def on_head(self, head: ResponseHead) -> None: ...
+    def on_body(self, chunk: bytes) -> None: ...
+    def on_end(self) -> None: ...
+    def on_pause(self) -> None: ...
+    def on_broken(self, error: UpstreamError) -> None: ...
+    def on_writable(self, writable: bool) -> None: ...
+
+
+class TunnelSink(ResponseSink, Protocol):
+    """A sink whose request offered a protocol upgrade."""
+
+    def on_upgraded(self, headers: list[Header]) -> BytesSink:
+        """The server accepted the upgrade (101). Returns the receiver of the bytes that follow, which are not HTTP."""
+
+
+class BytesSink(Protocol):
+    """Receives the server's bytes of a tunnel."""
+
+    def on_bytes(self, data: bytes) -> None: ...
+    def on_eof(self) -> None:
+        """The server sends no more bytes, but may still read."""
