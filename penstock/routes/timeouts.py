@@ -11,6 +11,14 @@ NO_TIMEOUTS: Final = Timeouts()
 """Timeouts without a limit: the next more general limits apply."""
 
 
+STREAM_FIRST_BYTE_S: Final = 300.0
+"""Time (s) until a stream begins, unless a setting, a model or a route limits it."""
+
+WHOLE_SHARE: Final = 0.9
+"""Part (0-1) of the limit of a request until a response that is not streamed arrives, unless something else limits it.
+At the end of the whole limit the deadline would be the cause, and not the engine."""
+
+
 class TimeLimits(NamedTuple):
     """The time limits (s) of one request; see `Timeouts`."""
 
@@ -24,6 +32,21 @@ class TimeLimits(NamedTuple):
     def first_byte_limit_s(self, *, streaming: bool) -> float:
         """The limit (s) from sending a request to the first byte of its response."""
         return self.stream_first_byte_s if streaming else self.first_byte_s
+
+    def with_tools(self) -> TimeLimits:
+        """The limits of a request with tools: a call that the engine holds back may take as long as a first byte."""
+        return self._replace(idle_s=max(self.idle_s, self.stream_first_byte_s))
+
+
+def agent_limits(first_byte_s: float | None, idle_s: float, total_s: float) -> TimeLimits:
+    """The limits (s) of an agent, by its settings.
+
+    Args:
+        first_byte_s: None for STREAM_FIRST_BYTE_S; for responses that are not streamed, for WHOLE_SHARE of `total_s`.
+    """
+    if first_byte_s is not None:
+        return TimeLimits(None, first_byte_s, first_byte_s, idle_s, total_s)
+    return TimeLimits(None, WHOLE_SHARE * total_s, STREAM_FIRST_BYTE_S, idle_s, total_s)
 
 
 def time_limits(model: Timeouts, route: Timeouts, agent: TimeLimits) -> TimeLimits:

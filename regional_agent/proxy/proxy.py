@@ -13,7 +13,7 @@ import structlog
 from penstock.admission.retry_budget import RetryBudget
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.usage_request import UsageRequests
-from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
+from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, agent_limits, time_limits
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -28,13 +28,6 @@ DECISIONS_PER_SAMPLE: Final = 32
 """Number of requests for each measured decision time."""
 
 log = structlog.get_logger()
-
-STREAM_FIRST_BYTE_S: Final = 300.0
-"""Time (s) until a stream begins, unless a setting, a model or a route limits it."""
-
-WHOLE_SHARE: Final = 0.9
-"""Part (0-1) of `Limits.request_timeout_s` until a response that is not streamed arrives, likewise. At the end of the
-whole the deadline would be the cause, and not the engine."""
 
 
 class Proxy:
@@ -66,18 +59,10 @@ class Proxy:
         self.via = via
         self.rng = rng
         self.clock = time.monotonic
-        first_byte_s, total_s = limits.first_byte_timeout_s, limits.request_timeout_s
-        stream_first_byte_s = STREAM_FIRST_BYTE_S if first_byte_s is None else first_byte_s
-        self.time_limits = TimeLimits(
-            None,
-            WHOLE_SHARE * total_s if first_byte_s is None else first_byte_s,
-            stream_first_byte_s,
-            limits.stall_timeout_s,
-            total_s,
-        )
+        self.time_limits = agent_limits(limits.first_byte_timeout_s, limits.stall_timeout_s, limits.request_timeout_s)
         """The time limits that apply where neither the model nor the route of a request sets a limit."""
-        self.time_limits_with_tools = self.time_limits._replace(idle_s=max(limits.stall_timeout_s, stream_first_byte_s))
-        """Those of requests with tools: a call that the engine holds back may take as long as a whole answer."""
+        self.time_limits_with_tools = self.time_limits.with_tools()
+        """Those of requests with tools."""
         self.answer_formats = AnswerFormats()
         self.usage_requests = UsageRequests()
         """The models whose engines refuse to report the usage of a stream on request."""

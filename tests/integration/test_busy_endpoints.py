@@ -175,6 +175,13 @@ async def test_a_late_probe_is_not_repeated(server: SerialServer, tmp_path: Path
         client.close()
 
 
+async def test_an_address_that_is_no_longer_probed_is_forgotten(server: SerialServer, tmp_path: Path) -> None:
+    async with in_front_of(server, tmp_path) as agent:
+        serial = agent.endpoints._connections.serial
+        await until(lambda: serial == {server.address})
+    assert serial == set()
+
+
 def not_accepted(server: SerialServer) -> int:
     """Connections that the server has not accepted, closed ones included, by the kernel's table (proc_net_tcp)."""
     port, listening = f":{server.address.port:04X}", "0A"

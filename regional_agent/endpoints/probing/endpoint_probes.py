@@ -40,11 +40,6 @@ MAX_PER_S = 200
 MAX_ANSWER_BYTES = 64 * 1024
 
 
-def _may_lack_health_page(endpoint: Endpoint) -> bool:
-    """Whether nothing states the health path, so that an ordinary server of OpenAI's API may have none."""
-    return endpoint.kind is EngineKind.AUTO and endpoint.spec.health.path is None
-
-
 async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: Callable[[], int], rng: Random) -> None:
     """Probe one endpoint until cancelled, and apply the outcomes.
 
@@ -52,12 +47,15 @@ async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: 
         siblings: returns the number of probed endpoints.
         rng: adds jitter to the interval, so that agents do not probe in step.
     """
-    while True:
-        endpoint.probe_now.clear()
-        await probe(endpoint, connections)
-        wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
-        at_least_s = min(wait_s, endpoint.health_check.interval_s * FAST)
-        await wait_for_event(endpoint.probe_now, at_least_s=at_least_s, at_most_s=wait_s)
+    try:
+        while True:
+            endpoint.probe_now.clear()
+            await probe(endpoint, connections)
+            wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
+            at_least_s = min(wait_s, endpoint.health_check.interval_s * FAST)
+            await wait_for_event(endpoint.probe_now, at_least_s=at_least_s, at_most_s=wait_s)
+    finally:
+        connections.serial.discard(endpoint.address)
 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> None:
@@ -129,6 +127,11 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     if outcome is ProbeOutcome.UNREADY:
         return outcome, unready_because(check, answer.status, answer.body)
     return outcome, "it is busy" if outcome is ProbeOutcome.BUSY else ""
+
+
+def _may_lack_health_page(endpoint: Endpoint) -> bool:
+    """Whether nothing states the health path, so that an ordinary server of OpenAI's API may have none."""
+    return endpoint.kind is EngineKind.AUTO and endpoint.spec.health.path is None
 
 
 def _next_in_s(endpoint: Endpoint, siblings: int) -> float:
