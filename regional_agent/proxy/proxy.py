@@ -18,7 +18,7 @@ from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.policy_enforcer import ActiveExchange, PolicyEnforcer
-from regional_agent.proxy.responses.response_headers import ResponseHeaders
+from regional_agent.proxy.responses.client_response import ResponseHeaders
 from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.router import Router

@@ -15,7 +15,7 @@ from regional_agent.objects.known_objects import keep_client_object
 from regional_agent.proxy.error_responses import error_format_of, message_error
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake
-from regional_agent.proxy.responses.response_headers import upgrade_response_head
+from regional_agent.proxy.responses.client_response import upgrade_response_head
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
