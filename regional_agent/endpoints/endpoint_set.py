@@ -6,8 +6,9 @@ A removed endpoint drains and is deleted when its last request ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from math import inf
 from random import Random
 from typing import Final
 
@@ -119,8 +120,10 @@ class EndpointSet:
         self._remote_loads: Mapping[str, Load] = {}
         self._drains: Mapping[str, str] = {}
         """The overrides by which operators drain endpoints, by name of the endpoint."""
-        self._models: Mapping[str, Model] | None = None
-        """The models that are loaded on demand, or warmed up; None before the first policy."""
+        self._models: Mapping[str, Model] = {}
+        """The models that are loaded on demand, or warmed up."""
+        self._known_models: frozenset[str] = frozenset()
+        """All models of the policy."""
         self._unknown_accelerators: set[str] = set()
         """Accelerators of unknown speed that were logged."""
         self._warm_ups = WarmUps(connections, self._outlier_detection.clock, self._fill_pools)
@@ -265,19 +268,19 @@ class EndpointSet:
                 # A policy that adds a warm-up takes no endpoint away that serves.
                 endpoint.reported.warm |= frozenset(endpoint.models)
         special = (each for each in policy.models.values() if each.on_demand is not UNSET or each.warm_up is not UNSET)
-        is_first, self._models = self._models is None, {model.name: model for model in special}
+        self._models = {model.name: model for model in special}
         self._fill_pools()
-        if is_first:
-            for endpoint in self._by_name.values():
-                self._read_again(endpoint)
+        unread, self._known_models = policy.models.keys() - self._known_models, frozenset(policy.models)
+        for endpoint in self._by_name.values():
+            if models := endpoint.reported.wake_methods.keys() & unread:
+                self._read_asleep(endpoint, models)
 
-    def _read_again(self, endpoint: Endpoint) -> None:
-        """Take models on demand for asleep until the next probe: before the first policy none has read what sleeps."""
+    def _read_asleep(self, endpoint: Endpoint, models: Set[str]) -> None:
+        """Take models on demand that are new to policy for asleep until a probe reads what sleeps: none has before."""
         reported = endpoint.reported
-        if reported.wake_methods:
-            awake = frozenset(endpoint.loaded_models) - reported.wake_methods.keys()
-            endpoint.set_loaded_models(awake, reported.adapters, reported.facts)
-            endpoint.probe_now.set()
+        endpoint.set_loaded_models(frozenset(endpoint.loaded_models) - models, reported.adapters, reported.facts)
+        reported.listed_at = -inf
+        endpoint.probe_now.set()
 
     def fall_asleep(self, endpoint: Endpoint, models: frozenset[str]) -> None:
         """Send no new requests for these models to an endpoint, because they are about to sleep; empty ends that."""
@@ -369,7 +372,7 @@ class EndpointSet:
         self.versions.judge(self._by_name.values())
         for endpoint in self._by_name.values():
             if not endpoint.spec.burst:
-                endpoint.reported.use_models(self._models or {}, endpoint.spec.models)
+                endpoint.reported.use_models(self._models, endpoint.spec.models)
             if endpoint.uses is None and endpoint.spec.memory_gb is not None:
                 endpoint.uses = ModelUses()
         self._pools.fill(self._by_name.values())

@@ -71,6 +71,8 @@ class ModelMemory:
         if self._attempts.loads_into(endpoint.spec.memory):
             # What is loaded then decides; until then, requests may wait.
             return Room((), 0.0, "another model is loaded into its memory")
+        if any(each.health.ready and each.reported.listed_at == -inf for each in sharing):
+            return Room((), 0.0, "its engine has not answered yet what is loaded")
         held = [each for member in sharing for each in self._held(member)]
         counts = Counter(each.model for each in held)
         spare = {name: self._spare(known) for name, known in self.models.items() if counts[name]}

@@ -15,7 +15,7 @@ from adapters.servers.redis import RedisServer
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from regional_agent.endpoints.endpoint_status import endpoint_status
-from regional_agent.on_demand import wake_attempts
+from regional_agent.on_demand import on_demand_models, wake_attempts
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.on_demand.wake_attempts import Leaving
 from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, WakeClaims
@@ -47,12 +47,18 @@ class OllamaHost(SmallHttp):
         self.may_load.set()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.may_list = asyncio.Event()
+        self.may_list.set()
+        self.lists = 0
 
     async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         path = target.decode()
         if path == "/v1/models":
+            self.lists += 1
+            await self.may_list.wait()
             return 200, json.dumps({"data": [{"id": name} for name in (MODEL, OTHER)]}).encode()
         if path == "/api/ps":
+            await self.may_list.wait()
             sizes = [{"name": f"{name}:latest", "size": int(self.size_gb[name] * GB)} for name in self.loaded]
             return 200, json.dumps({"models": sizes}).encode()
         if path == "/api/generate":
@@ -98,6 +104,56 @@ async def test_the_idle_model_leaves_when_another_needs_its_memory(tmp_path: Pat
         assert 'penstock_agent_evictions_total{model="llama-3.1-8b"} 1.0' in agent.metrics.render().decode()
         (endpoint,) = agent.endpoints.every()
         assert endpoint.reported.size_bytes[MODEL] == 16.0 * GB, "as the engine reports, not as policy states"
+
+
+@asynccontextmanager
+async def before_policy(directory: Path, host: OllamaHost) -> AsyncIterator[Agent]:
+    """Run an agent that probes a host which has loaded MODEL, before policy names a model."""
+    host.loaded = [MODEL]
+    host.may_list.clear()
+    options = {"engine": "ollama", "memory_gb": 24}
+    async with host:
+        addresses = [Address.parse(host.url)]
+        async with running_agent(
+            directory, addresses, models=(MODEL, OTHER), options=options, redis_url=None, name="agent-1"
+        ) as agent:
+            agent.config.policy = replace(agent.config.policy, models={})
+            agent.endpoints.use_policy(agent.config.policy)
+            agent.endpoints.start()
+            await until(lambda: host.lists > 0)
+            yield agent
+
+
+def on_demand_models_of_both() -> list[Model]:
+    on_demand = OnDemand(WakeMethod.OLLAMA, idle_s=3600.0, evict_after_s=0.1, memory_gb=18.0, scale_to_zero=True)
+    return [Model(name, scaling=Scaling(2.0), on_demand=on_demand) for name in (MODEL, OTHER)]
+
+
+async def test_a_policy_that_comes_during_the_first_probe_decides_what_the_probe_reads(tmp_path: Path) -> None:
+    host = OllamaHost()
+    async with before_policy(tmp_path, host) as agent:
+        agent.endpoints.use_policy(replace(agent.config.policy, models={m.name: m for m in on_demand_models_of_both()}))
+        (endpoint,) = agent.endpoints.every()
+        host.may_list.set()
+        await until(lambda: endpoint.models != ())
+        assert endpoint.models == (MODEL,)
+
+
+async def test_no_model_wakes_before_a_probe_has_read_what_sleeps(tmp_path: Path) -> None:
+    host = OllamaHost()
+    async with before_policy(tmp_path, host) as agent:
+        host.may_list.set()
+        (endpoint,) = agent.endpoints.every()
+        await until(lambda: endpoint.models == (MODEL, OTHER))
+        host.may_list.clear()
+        async with deciding(agent, on_demand_models_of_both(), name="agent-1"):
+            asked = asyncio.create_task(ask(agent, body=chat(OTHER)))
+            await asyncio.sleep(2.0 * on_demand_models.DECIDE_EVERY_S)
+            assert not asked.done()
+            assert host.orders == [], "the engine may have loaded the model, or another that has to leave"
+            host.may_list.set()
+            assert (await asked).status == 200
+    assert host.orders == [("unload", MODEL), ("load", OTHER)]
 
 
 async def test_both_stay_loaded_where_the_engine_reports_that_both_fit(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from regional_agent.endpoints.probing.endpoint_models import (
     fetch_loaded_models,
     without_asleep,
 )
+from regional_agent.endpoints.reported_models import NO_METHODS
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -104,14 +105,16 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         endpoint.lacks_health_page = asks_for_models(lists, answer.status)
         has_retry_after = "retry-after" in answer.headers
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
-        on_demand = bool(endpoint.reported.wake_methods)
-        if outcome is ProbeOutcome.GOOD and (on_demand or endpoint.models_due()):
+        if outcome is ProbeOutcome.GOOD and (endpoint.reported.wake_methods or endpoint.models_due()):
             # An endpoint that another agent lets sleep must receive no requests, so its models are always due.
-            listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
-            if on_demand:
-                listed = await without_asleep(listed, endpoint, rewrite, connections)
             if engine.facts and endpoint.reported.are_pages_due(endpoint.now(), ready=endpoint.health.ready):
                 endpoint.reported.set_pages(await fetch_facts(spec, rewrite, engine.facts, connections))
+            listed = loaded = await fetch_loaded_models(spec, rewrite, engine.models, connections)
+            methods = NO_METHODS
+            # A policy may come into force while the engine answers.
+            while methods != endpoint.reported.wake_methods:
+                methods = endpoint.reported.wake_methods
+                listed = await without_asleep(loaded, endpoint, rewrite, connections)
             endpoint.set_loaded_models(listed.models, listed.adapters, listed.facts)
     except CredentialRejected as error:
         endpoint.reject_credential(str(error))
