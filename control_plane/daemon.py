@@ -63,7 +63,8 @@ from control_plane.drills import drill_runner
 from control_plane.drills.drill_runner import DrillRunner
 from control_plane.evaluation.evaluator import Evaluator
 from control_plane.events.change_detector import DETECTION_INTERVAL_S, ChangeDetector
-from control_plane.events.journal import EventLog, Journal
+from control_plane.events.event_log import EventLog
+from control_plane.events.journal import Journal
 from control_plane.leadership import giving_way
 from control_plane.leadership.clock_check import ClockCheck
 from control_plane.leadership.forwarded_caller import ForwardedCallers

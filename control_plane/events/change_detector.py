@@ -14,7 +14,8 @@ import msgspec
 from adapters.store.config_store import StoreError
 from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditLog
-from control_plane.events.journal import EventKind, EventLog, FleetEvent, Journal, JournalEntry, event_id
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent, event_id
+from control_plane.events.journal import Journal, JournalEntry
 from control_plane.status.status import PolicyStatus
 from penstock.health.region_health import RegionState
 from penstock.overrides.overrides import Override

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from control_plane.events.journal import EventKind, EventLog, FleetEvent
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_history import PlanHistory

@@ -1,7 +1,4 @@
-"""The services for requests of the agent itself: those of jobs, and those that several clients share.
-
-They take the request path of clients, with a sender that was authenticated before.
-"""
+"""The service for the requests of jobs: the request path of clients, with a sender that was authenticated before."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from math import inf
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
-from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.store_selection import select_store
 from penstock.policy.policy import Policy
@@ -134,38 +130,4 @@ class JobService(RoutedService):
             context.may_fall_back = False
             context.job_deadline_at = self._deadline_at
             context.held_records = self.held_records
-        return context
-
-
-class SharedRunService(RoutedService):
-    """Runs the requests of one sender, with the priority of its tenant."""
-
-    def __init__(self, reader: ClientRequestReader, proxy: Proxy, config: ActiveConfig, sender: Sender) -> None:
-        """Create the service for requests of `sender`, which was authenticated under the policy in force."""
-        super().__init__(proxy, config, reader.objects)
-        self._reader = reader
-        self._sender = sender
-        self.gpu_s = 0.0
-        """Estimated GPU seconds of the last request."""
-
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
-        """Proxy a request, or refuse it."""
-        return self._serve(request, connection, self.refuse_route(request))
-
-    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
-        """Accept a body, whose memory counts for the tenant."""
-        return self.refuse_route(request) or AcceptedHead(self._sender.tenant.name)
-
-    def _context(self, request: Request) -> RequestContext | Refusal:
-        policy, proxy = self._config.policy, self._proxy
-        if policy is None:
-            return NO_POLICY
-        ledger = proxy.recorder.ledger
-        if ledger is not None and ledger.refuses:
-            return LEDGER_FULL
-        now = proxy.clock()
-        context = self._reader.read(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
-        if isinstance(context, RequestContext):
-            context.has_credential = False
-            self.gpu_s = estimated_gpu_s(policy.models.get(context.model), context.estimate.work)
         return context

@@ -33,9 +33,9 @@ from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.result_cache.result_cache import AgentResultCache
-from regional_agent.services.job_service import SharedRunService
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import HEALTH_PATHS, JSON, LEDGER_FULL, READS, RoutedService, health_response
+from regional_agent.services.shared_run_service import SharedRunService
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
 

@@ -25,7 +25,7 @@ from control_plane.audit.audit_log import AuditedAction
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.events.journal import EventKind
+from control_plane.events.event_log import EventKind
 from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
 from lab.memory_store import MemoryStore

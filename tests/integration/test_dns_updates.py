@@ -12,7 +12,8 @@ import pytest
 
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
-from control_plane.dns.dynamic_update import DynamicUpdates, RecordPublisher, UpdateFailed, read_key
+from control_plane.dns.dynamic_update import DynamicUpdates, UpdateFailed, read_key
+from control_plane.dns.publisher import RecordPublisher
 from lab import debian_packages
 from penstock.dns.name_answer import NameServerView
 from penstock.dns.record_sets import NameRecords, name_records

@@ -27,7 +27,7 @@ from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.auth.oidc_provider import OidcProvider
 from control_plane.auth.required_roles import Viewer
-from control_plane.events.journal import EventLog
+from control_plane.events.event_log import EventLog
 from control_plane.status.status import Status
 from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_history import INTERVAL_S, SAMPLES, StatusHistory

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem
 from control_plane.auth.required_roles import Viewer
-from control_plane.events.journal import EventKind, EventLog, FleetEvent
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent
 from control_plane.status.status_feed import StatusFeed
 
 MAX_STREAMS = 100

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from control_plane.cli.bundle_arguments import BundleArgument, compiled, compiled_revision, read_bundle
-from control_plane.cli.commands.operating.rollout_commands import apply, revisions, rollback
+from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
 from control_plane.cli.comparison_options import (
     AlreadyLostOption,
     DemandOption,

@@ -102,7 +102,8 @@ def update(
     control plane answers, nothing changes. --dry-run reads the records of the server, prints the changes, and ends.
     """
     # Imported late: other commands need no dnspython.
-    from control_plane.dns.dynamic_update import DynamicUpdates, RecordPublisher, read_key
+    from control_plane.dns.dynamic_update import DynamicUpdates, read_key
+    from control_plane.dns.publisher import RecordPublisher
 
     try:
         host, port = host_port(server)

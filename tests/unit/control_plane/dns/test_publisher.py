@@ -16,14 +16,8 @@ import pytest
 
 from adapters.files.secret_file import BadSecret
 from adapters.servers.free_ports import LOOPBACK
-from control_plane.dns.dynamic_update import (
-    READ_EVERY_S,
-    DynamicUpdates,
-    RecordPublisher,
-    TsigKey,
-    UpdateFailed,
-    read_key,
-)
+from control_plane.dns.dynamic_update import DynamicUpdates, TsigKey, UpdateFailed, read_key
+from control_plane.dns.publisher import READ_EVERY_S, RecordPublisher
 from penstock.dns.record_sets import NameRecords, RecordSet
 
 NAME = "eu.api.example.com"

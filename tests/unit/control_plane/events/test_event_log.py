@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from control_plane.events.journal import MAX_EVENTS, EventKind, EventLog, FleetEvent, event_id
+from control_plane.events.event_log import MAX_EVENTS, EventKind, EventLog, FleetEvent, event_id
 from tests.support.clocks import SetClock
 
 

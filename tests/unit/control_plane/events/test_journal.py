@@ -18,7 +18,8 @@ from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.events import journal as journals
 from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
-from control_plane.events.journal import EventKind, EventLog, Journal, JournalEntry
+from control_plane.events.event_log import EventKind, EventLog
+from control_plane.events.journal import Journal, JournalEntry
 from control_plane.status.status import PolicyStatus
 from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState

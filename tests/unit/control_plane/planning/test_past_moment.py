@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.events.journal import EventKind, EventLog, FleetEvent
+from control_plane.events.event_log import EventKind, EventLog, FleetEvent
 from control_plane.planning.past_moment import KeptPast, views_then
 from penstock.health.region_health import RegionState
 from penstock.planning.plan_history import PlanHistory
