@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import sys
 import time
@@ -206,7 +205,8 @@ async def test_the_agents_of_another_region_finish_the_jobs_of_a_lost_one(
         assert len(gpu.requests) == 6
         assert "lost" in other.jobs.status()["other_regions"]["eu-de"]
         await closed(folder)
-        shutil.rmtree(folder)
+        # At once: agents still remove and create in it.
+        folder.rename(tmp_path / "lost")
         folder.write_text("no folder")
         await until(lambda: "cannot be read" in other.jobs.status()["other_regions"]["eu-de"])
         assert (await elsewhere.http.get(f"/v1/batches/{batch}")).status_code == 503

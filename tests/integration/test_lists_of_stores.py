@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,7 +101,8 @@ async def test_a_list_names_the_store_that_it_lacks(tmp_path: Path, monkeypatch:
         JobClient(two.traffic) as second,
     ):
         made = [await create(client, "/v1/files") for client in (first, second, second)]
-        shutil.rmtree(tmp_path / "store")
+        # At once: agents still remove and create in it.
+        (tmp_path / "store").rename(tmp_path / "lost")
         (tmp_path / "store").write_text("no folder")
         page = (await second.http.get("/v1/files")).json()
         assert [each["id"] for each in page["data"]] == [made[2], made[1]]
