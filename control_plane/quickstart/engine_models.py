@@ -80,7 +80,7 @@ def models_of(engine: str, key: str = "") -> list[str]:
                     f"{url}: answered {response.status_code}; {_REMEDIES.get(response.status_code, remedy)}"
                 )
         listed = httpx.Response(200, content=content).json()["data"]
-        models = [str(each["id"]) for each in listed]
+        models = list(dict.fromkeys(str(each["id"]) for each in listed))
     except httpx.HTTPError as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             remedy = "set SSL_CERT_FILE to the PEM file of the authority that signed the engine's certificate"

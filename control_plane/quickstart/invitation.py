@@ -151,13 +151,9 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
     return found
 
 
-def invited_region(file: Path) -> str:
-    """Return the name of the region of an invitation.
-
-    Raises:
-        UnusableInvitation: the file is no invitation.
-    """
-    return _unpacked(file)[0].region
+def read_invitation(file: Path) -> Invitation:
+    """Return what an invitation says; raises UnusableInvitation."""
+    return _unpacked(file)[0]
 
 
 def _packed(invitation: Invitation, identity: Path) -> bytes:

@@ -318,12 +318,13 @@ def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _add_models(region_dir: RegionDir, models: Sequence[str]) -> None:
     policy = read_folder(region_dir.policy)
-    known = compile_bundle(policy).models
-    lacking = list(dict.fromkeys(model for model in models if model not in known))
+    known = compile_bundle(policy)
+    lacking = list(dict.fromkeys(model for model in models if model not in known.models))
     if lacking:
         name = next(name for number in count(2) if (name := f"models-{number}.yaml") not in policy)
-        compile_bundle({**policy, name: models_file(lacking)})
-        (region_dir.policy / name).write_text(models_file(lacking), encoding="utf-8")
+        text = models_file(lacking, (*known.models, *known.versions))
+        compile_bundle({**policy, name: text})
+        (region_dir.policy / name).write_text(text, encoding="utf-8")
 
 
 def engine_urls(region_dir: RegionDir) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from control_plane.policy.kinds import API_VERSION
 from control_plane.quickstart.places import Place
+from penstock.health.engines.engine_kinds import DEFAULT_TAG
 from penstock.policy.geography import BLOCS
 
 DATA_CLASS = "open"
@@ -22,11 +23,22 @@ def region_file(name: str, place: Place) -> str:
     return _documents(comment, {"kind": "Region", "name": name} | fields)
 
 
-def models_file(models: Sequence[str]) -> str:
-    """Return the documents of models."""
+def models_file(models: Sequence[str], taken: Iterable[str] = ()) -> str:
+    """Return the documents of models, and of the names without a tag that stand for models with the default tag.
+
+    Args:
+        taken: names of the policy, which keep their meaning.
+    """
+    names = {*models, *taken}
+    untagged = {model.removesuffix(DEFAULT_TAG): model for model in models if model.endswith(DEFAULT_TAG)}
     return _documents(
         "Models that clients may request, by the names that engines serve. Time limits and costs have defaults.",
         *({"kind": "Model", "name": model} for model in models),
+        *(
+            {"kind": "ModelVersions", "name": name, "versions": [{"model": model, "percent": 100}]}
+            for name, model in untagged.items()
+            if name not in names
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.health.engines.engine_kinds import DEFAULT_TAG
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 
 _EMPTY: Final = b"{}"
@@ -81,9 +82,6 @@ class _RunningList(msgspec.Struct):
 _sleeping: Final = msgspec.json.Decoder(_Sleeping)
 _running: Final = msgspec.json.Decoder(_RunningList)
 
-_LATEST: Final = ":latest"
-"""The tag that Ollama adds to a name without one."""
-
 
 class RunningModels(NamedTuple):
     """What occupies the memory of an engine."""
@@ -104,11 +102,11 @@ def running_models(page: bytes, names: dict[str, str], most_bytes: float) -> Run
     Raises:
         msgspec.DecodeError, UnicodeDecodeError, RecursionError: the page is not of the engine's form.
     """
-    policy_names = {name.removesuffix(_LATEST): model for model, name in names.items()}
+    policy_names = {name.removesuffix(DEFAULT_TAG): model for model, name in names.items()}
     needed: dict[str, float] = {}
     other_bytes = 0.0
     for running in _running.decode(page).models:
-        model = policy_names.get(running.name.removesuffix(_LATEST))
+        model = policy_names.get(running.name.removesuffix(DEFAULT_TAG))
         size = _possible_bytes(running.size, most_bytes)
         if model is None:
             on_gpu = size if running.size_vram is None else _possible_bytes(running.size_vram, most_bytes)
@@ -136,5 +134,5 @@ def asleep(method: WakeMethod, page: bytes, names: dict[str, str]) -> frozenset[
     """
     if method is WakeMethod.VLLM:
         return frozenset(names) if _sleeping.decode(page).is_sleeping else frozenset()
-    running = {model.name.removesuffix(_LATEST) for model in _running.decode(page).models}
-    return frozenset(model for model, name in names.items() if name.removesuffix(_LATEST) not in running)
+    running = {model.name.removesuffix(DEFAULT_TAG) for model in _running.decode(page).models}
+    return frozenset(model for model, name in names.items() if name.removesuffix(DEFAULT_TAG) not in running)

@@ -369,9 +369,10 @@ async def test_an_endpoint_is_ready_for_its_loaded_models_only(
     assert [endpoint.name for endpoint in endpoints.pools["m"].endpoints] == ["gpu-0"]
     assert (endpoints.pools["m"].missing, endpoints.pools["lora"].missing, endpoints.pools["lora"].slots) == (1, 2, 0)
     assert not named(endpoints, "gpu-1").view.ready
-    engines[1].models = ["m", "lora"]
+    # Ollama lists a name with its tag, and serves the tag `latest` for a name without one.
+    engines[1].models = ["m:latest", "lora"]
     await until(lambda: endpoints.pools["m"].ready == 2 and endpoints.pools["lora"].ready == 1)
-    engines[1].models = ["lora"]
+    engines[1].models = ["lora", "m:8b"]
     await until(lambda: endpoints.pools["m"].ready == 1)
     assert endpoints.pools["lora"].ready == 1
     await endpoints.stop()

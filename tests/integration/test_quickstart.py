@@ -23,10 +23,12 @@ from tests.support.wait import pauses
 
 
 def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> None:
-    with running_engines(tmp_path, {"name": "gpu-1"}) as engines:
-        command = ("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region"))
-        with running(*command) as shown:
-            assert chat(shown, key_in(shown)).status_code == 200
+    tagged = {"name": "gpu-2", "served_model_name": "mistral:latest"}
+    with running_engines(tmp_path, {"name": "gpu-1"}, tagged) as engines:
+        urls = (f"--engine={url}" for url in engines.urls.values())
+        with running("quickstart", *urls, "--dir", str(tmp_path / "region")) as shown:
+            for model in ("llama-3.1-8b", "mistral", "mistral:latest"):
+                assert chat(shown, key_in(shown), model).status_code == 200
             page = httpx.get(page_in(shown), follow_redirects=True)
             assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
             found = open_region_dir(tmp_path / "region")

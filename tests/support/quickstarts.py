@@ -38,9 +38,9 @@ def running(*arguments: str, program: str | None = None) -> Iterator[str]:
     assert process.returncode == 0, rest
 
 
-def chat(shown: str, key: str) -> httpx.Response:
+def chat(shown: str, key: str, model: str = "llama-3.1-8b") -> httpx.Response:
     """Send a chat to the base URL that a command printed."""
-    body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     headers = {"Authorization": f"Bearer {key}"}
     return httpx.post(f"{base_url_in(shown)}/chat/completions", headers=headers, json=body, timeout=60.0)
 

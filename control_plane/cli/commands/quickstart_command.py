@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +24,9 @@ WATCH_S = 0.5
 
 RENEWAL_S = 3600.0
 """Interval (s) of the check for certificates that expire soon."""
+
+MAX_SHOWN = 20
+"""Maximum number of models of an engine that are not served, and shown with the reason."""
 
 LOCAL = "127.0.0.1"
 
@@ -122,17 +125,19 @@ def join(
     A later run with the same directory continues, also without the invitation.
     """
     with exit_on_error("join"), _usage_errors():
-        from control_plane.quickstart.invitation import invited_region
         from control_plane.quickstart.invitation import join as write_region
+        from control_plane.quickstart.invitation import read_invitation
         from control_plane.quickstart.region_dir import add_engines, open_region_dir, require_same
 
         found = open_region_dir(directory)
-        engines = _engines(engine, model, engine_key, found)
+        offered = read_invitation(invitation) if found is None or invitation.exists() else None
+        if found is not None:
+            require_same(found, offered and offered.region)
+        engines = _engines(engine, model, engine_key, found, offered and offered.models)
         if found is None:
             _require(engines)
             found = write_region(directory, invitation, engines)
         else:
-            require_same(found, invited_region(invitation) if invitation.exists() else None)
             add_engines(found, engines)
         _run("join", found, once=once)
 
@@ -225,27 +230,57 @@ def _stop(*_: object) -> None:
 
 
 def _engines(
-    urls: list[str] | None, models: list[str] | None, key_file: Path | None, region_dir: RegionDir | None
+    urls: list[str] | None,
+    models: list[str] | None,
+    key_file: Path | None,
+    region_dir: RegionDir | None,
+    fleet: Collection[str] | None = None,
 ) -> list[Engine]:
     """Return the engines of the command line that answer, and whose models are therefore known.
 
     An engine of an earlier run need not answer: its models are written.
+
+    Args:
+        fleet: the models of the fleet that a new region joins; None for others.
     """
+    from control_plane.policy.folder import read_folder
     from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of, presets_of, read_key
     from control_plane.quickstart.region_dir import Engine, engine_urls
 
+    policy: Mapping[str, str] | None = {} if fleet is None else None
+    if region_dir is not None:
+        policy = read_folder(region_dir.policy) if region_dir.has_control_plane else None
     known = [] if region_dir is None else engine_urls(region_dir)
     key, named = (read_key(key_file), str(key_file.absolute())) if key_file else ("", "")
     engines = []
     for base in dict.fromkeys(base_url(url) for url in urls or []):
         try:
-            served = tuple(models or models_of(base, key))
+            served = tuple(dict.fromkeys(models or _servable(base, models_of(base, key), policy, fleet)))
             presets = () if region_dir is not None else tuple(presets_of(base, key))
             engines.append(Engine(base, served, named, presets))
         except UnusableEngine:
             if base not in known:
                 raise
     return engines
+
+
+def _servable(
+    engine: str, listed: list[str], policy: Mapping[str, str] | None, fleet: Collection[str] | None
+) -> list[str]:
+    """Return the models of an engine that can be served; print the others with the reason (see `left_out`)."""
+    from adapters.error_text import printable
+    from control_plane.quickstart.engine_models import UnusableEngine
+    from control_plane.quickstart.servable_models import left_out
+
+    reasons = left_out(listed, policy, fleet)
+    shown = [printable(f"{engine}: {model[:200]!r} is not served: {reason}") for model, reason in reasons.items()]
+    if len(reasons) == len(listed):
+        raise UnusableEngine("\n".join(shown[:MAX_SHOWN]))
+    for line in shown[:MAX_SHOWN]:
+        typer.echo(line, err=True)
+    if len(shown) > MAX_SHOWN:
+        typer.echo(f"{engine}: and {len(shown) - MAX_SHOWN} further models are not served", err=True)
+    return [model for model in listed if model not in reasons]
 
 
 def _require(engines: list[Engine]) -> None:

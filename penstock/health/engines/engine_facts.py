@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.health.engines.engine_kinds import FactsPage
+from penstock.health.engines.engine_kinds import DEFAULT_TAG, FactsPage
 from penstock.health.engines.engine_signals import InvalidSignals, read_samples
 
 MAX_FACT_CHARS = 200
@@ -181,7 +181,7 @@ def _tagged(models: Any, names: Mapping[str, str], problems: list[str]) -> tuple
             digests[each["name"]] = _text(each.get("digest"), "digest", problems)
     found = []
     for model, name in names.items():
-        digest = digests.get(name) or digests.get(f"{name}:latest")
+        digest = digests.get(name) or digests.get(name + DEFAULT_TAG)
         if digest:
             found.append(ServedModel(model, digest))
     return tuple(found)

@@ -12,11 +12,14 @@ of TensorRT-LLM). Cog serves /health-check (docs/http.md of replicate/cog).
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock.health.health_check import ANSWERS_WHILE_BUSY, HealthCheck
+
+DEFAULT_TAG: Final = ":latest"
+"""The tag that Ollama gives a name without one, in its lists and in requests."""
 
 
 class EngineKind(StrEnum):

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
-from penstock.health.engines.engine_kinds import FactsPage, ModelDiscovery
+from penstock.health.engines.engine_kinds import DEFAULT_TAG, FactsPage, ModelDiscovery
 from penstock.health.health_check import NO_PAGE
 from penstock.policy.kinds.on_demand import WakeMethod
 from penstock.policy.policy import BYTES_PER_GB
@@ -105,7 +105,9 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
         listed = _lists.decode(body).data[:MAX_LISTED]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LoadedModels(None)
-    entries, names = {model.id: model for model in listed}, {rewrite.engine_name(model) for model in spec.models}
+    # Ollama lists names with their tag, and serves `latest` for a name without one.
+    entries = {model.id.removesuffix(DEFAULT_TAG): model for model in listed} | {model.id: model for model in listed}
+    names = {rewrite.engine_name(model) for model in spec.models}
     loaded = [model for model in spec.models if rewrite.engine_name(model) in entries]
     about = [(model, entries[rewrite.engine_name(model)]) for model in loaded]
     adapters = frozenset(

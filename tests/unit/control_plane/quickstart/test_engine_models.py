@@ -62,7 +62,7 @@ def engine() -> Iterator[str]:
 
 
 def test_an_engine_lists_its_models(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Engine, "answer", (200, b'{"data": [{"id": "a"}, {"id": "b"}]}'))
+    monkeypatch.setattr(_Engine, "answer", (200, b'{"data": [{"id": "a"}, {"id": "b"}, {"id": "a"}]}'))
     assert models_of(engine) == ["a", "b"]
 
 
