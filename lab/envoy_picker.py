@@ -53,7 +53,7 @@ def picker_configuration(
     for cluster in config["static_resources"]["clusters"]:
         if cluster["name"] != "other-regions":
             targets = [agent or picker if cluster["name"] == "penstock-agent" else picker]
-            if cluster["name"] == "eu":
+            if cluster["name"] in ("eu", "eu-picked"):
                 targets = [Address(LOOPBACK, port) for port in endpoints]
             listed = [{"endpoint": {"address": _address(each)}} for each in targets]
             cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": listed}]
@@ -102,6 +102,8 @@ def without_picker(config: dict[str, Any]) -> dict[str, Any]:
     for host in manager["route_config"]["virtual_hosts"]:
         for each in (host, *host["routes"]):
             each.get("typed_per_filter_config", {}).pop(_FILTER, None)
+            if each.get("route", {}).get("cluster") == "eu-picked":
+                each["route"]["cluster"] = "eu"
     return config
 
 

@@ -1,4 +1,4 @@
-"""Why Envoy ended requests early, by its access log.
+"""Why Envoy ended requests early, and which status a failed attempt had, by its access log.
 
 Envoy closes the picker's stream in the same way when a client leaves and when an endpoint breaks off its response. The
 entry in Envoy's access log states which. Envoy writes the entry first (`doDeferredStreamDestroy` in
@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from penstock.accounts.outcome_rules import Outcome
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker.processing_request import LB_NAMESPACE, STREAM, map_entry, struct_member, text_value
 from regional_agent.picker.protobuf_wire import BadMessage, Fields, length_tag, number_tag
 
@@ -30,9 +31,21 @@ MAX_FIELDS: Final = 4096
 _HTTP_LOGS: Final = length_tag(2)
 _ENTRY: Final = length_tag(1)
 _COMMON: Final = length_tag(1)
+_REQUEST: Final = length_tag(3)
+_REQUEST_HEADERS: Final = length_tag(13)
+_RESPONSE: Final = length_tag(4)
+_RESPONSE_HEADERS: Final = length_tag(4)
+_RESPONSE_CODE: Final = length_tag(1)
 _FLAGS: Final = length_tag(16)
 _METADATA: Final = length_tag(17)
 _NAMESPACE: Final = length_tag(1)
+
+_KEY: Final = length_tag(1)
+_VALUE: Final = length_tag(2)
+_NUMBER: Final = number_tag(1)
+
+STREAM_HEADER: Final = b"x-penstock-stream"
+"""Header in which an endpoint, and the entry of an attempt, receive the identifier of the request."""
 
 _OUTCOMES: Final = {
     number_tag(3): Outcome.TIMED_OUT,  # upstream_request_timeout
@@ -62,6 +75,14 @@ MAX_UNREPORTED: Final = 3
 log = structlog.get_logger()
 
 
+class FailedAttempt(NamedTuple):
+    """The response of an endpoint after which Envoy sent the request to the next one."""
+
+    status: int
+    headers: list[Header]
+    """Those that the log states, such as Retry-After."""
+
+
 class EarlyEnds:
     """The requests that Envoy has sent to endpoints, by the identifiers in the entries of its access log."""
 
@@ -73,6 +94,8 @@ class EarlyEnds:
         self._last = 0
         self._reported: dict[bytes, Outcome | None] = {}
         """The outcome of each request that has not ended; None before its entry has arrived."""
+        self._attempts: dict[bytes, FailedAttempt] = {}
+        """The first failed attempt of requests that have not ended."""
         self._awaited: dict[bytes, tuple[Callable[[Outcome | None], None], asyncio.TimerHandle]] = {}
         """What receives the outcome of a request whose stream has closed, and the end of the time for its entry."""
         self._unreported = 0
@@ -88,6 +111,11 @@ class EarlyEnds:
     def discard(self, stream: bytes) -> None:
         """Expect no entry of a request any more."""
         self._reported.pop(stream, None)
+        self._attempts.pop(stream, None)
+
+    def failed_attempt(self, stream: bytes) -> FailedAttempt | None:
+        """Return the first attempt of a request that had a status for which Envoy repeats it; None if none is known."""
+        return self._attempts.get(stream)
 
     def closed(self, stream: bytes, settle: Callable[[Outcome | None], None]) -> None:
         """Pass the outcome of a request whose stream Envoy closed early to `settle`, once its entry has arrived.
@@ -124,6 +152,9 @@ class EarlyEnds:
         for stream, outcome in outcomes_in(message):
             if stream not in self._reported:
                 continue  # of another agent, or an entry of a request that has ended otherwise
+            if isinstance(outcome, FailedAttempt):
+                self._attempts.setdefault(stream, outcome)
+                continue
             self._unreported, self._reported[stream] = 0, outcome
             settle, timer = self._awaited.pop(stream, (None, None))
             if settle is not None and timer is not None:
@@ -140,13 +171,13 @@ class EarlyEnds:
             )
 
 
-def outcomes_in(message: bytes) -> list[tuple[bytes, Outcome]]:
-    """Return the outcomes of requests in a `StreamAccessLogsMessage`, by their identifiers.
+def outcomes_in(message: bytes) -> list[tuple[bytes, Outcome | FailedAttempt]]:
+    """Return the outcomes of requests and of attempts in a `StreamAccessLogsMessage`, by their identifiers.
 
     Raises:
         BadMessage: the bytes are no such message.
     """
-    found: list[tuple[bytes, Outcome]] = []
+    found: list[tuple[bytes, Outcome | FailedAttempt]] = []
     count, fields = 0, Fields(message, 0, len(message))
     while fields.advance():
         if fields.tag != _HTTP_LOGS:
@@ -161,20 +192,47 @@ def outcomes_in(message: bytes) -> list[tuple[bytes, Outcome]]:
     return found
 
 
-def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome]]) -> None:
-    """Read `HTTPAccessLogEntry`."""
-    stream, outcome = "", None
+def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome | FailedAttempt]]) -> None:
+    """Read `HTTPAccessLogEntry`: of a request, or of an attempt, whose request has the header."""
+    stream, outcome, of_attempt, status, headers = b"", None, b"", 0, []
     while entry.advance():
-        if entry.tag != _COMMON:
-            continue
-        common = entry.inner()
-        while common.advance():
-            if common.tag == _FLAGS:
-                outcome = _outcome(common.inner())
-            elif common.tag == _METADATA:
-                stream = _stream(common.inner())
+        inner = entry.inner()
+        while entry.tag in (_COMMON, _REQUEST, _RESPONSE) and inner.advance():
+            part = entry.tag, inner.tag
+            if part == (_COMMON, _FLAGS):
+                outcome = _outcome(inner.inner())
+            elif part == (_COMMON, _METADATA):
+                stream = _stream(inner.inner()).encode()
+            elif part == (_REQUEST, _REQUEST_HEADERS):
+                name, value = _header(inner.inner())
+                of_attempt = value if name == STREAM_HEADER else of_attempt
+            elif part == (_RESPONSE, _RESPONSE_CODE):
+                status = _number(inner.inner())
+            elif part == (_RESPONSE, _RESPONSE_HEADERS):
+                headers.append(_header(inner.inner()))
     if stream and outcome is not None:
-        found.append((stream.encode(), outcome))
+        found.append((stream, outcome))
+    elif of_attempt and status:
+        found.append((of_attempt, FailedAttempt(status, headers)))
+
+
+def _header(entry: Fields) -> Header:
+    """Read an entry of a map of headers."""
+    name = value = b""
+    while entry.advance():
+        if entry.tag == _KEY:
+            name = entry.content()
+        elif entry.tag == _VALUE:
+            value = entry.content()
+    return name, value
+
+
+def _number(value: Fields) -> int:
+    """Read `UInt32Value`."""
+    number = 0
+    while value.advance():
+        number = value.value if value.tag == _NUMBER else number
+    return number
 
 
 def _outcome(flags: Fields) -> Outcome | None:

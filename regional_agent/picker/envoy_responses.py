@@ -7,7 +7,7 @@ Sources: as of `processing_request.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
@@ -97,6 +97,13 @@ def _changes_of_repeated(received: Sequence[Header], wanted: Sequence[Header]) -
 def set_header(name: bytes, value: bytes) -> bytes:
     """Return the field of a `HeaderMutation` that sets a header, instead of its values if it has any."""
     return _option(name, value, _OVERWRITE)
+
+
+def retry_on(conditions: bytes, statuses: Iterable[int]) -> bytes:
+    """Return the fields of a `HeaderMutation` that let Envoy repeat a request under these conditions, and after these
+    statuses."""
+    listed = b",".join(b"%d" % status for status in sorted(statuses))
+    return set_header(b"x-envoy-retry-on", conditions) + set_header(b"x-envoy-retriable-status-codes", listed)
 
 
 def _option(name: bytes, value: bytes, action: bytes) -> bytes:

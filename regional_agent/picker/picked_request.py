@@ -13,17 +13,17 @@ import structlog
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
-from penstock.accounts.retry_rules import MAX_BROKEN, RetryReason
+from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
-from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts
+from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts, StreamState
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
-from regional_agent.picker.stream_state import StreamState
+from regional_agent.picker.repetition import destinations_of, record_failure, retry_headers
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
@@ -35,18 +35,6 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-
-MAX_ALTERNATIVES: Final = 2
-"""Maximum number of endpoints for Envoy's retries, after the chosen one."""
-
-MAX_CONSIDERED: Final = 8
-"""Number of endpoints of which the alternatives are chosen: those on other hosts first, as a host fails with all of
-its endpoints."""
-
-_RETRY_ON: Final = envoy_responses.set_header(b"x-envoy-retry-on", b"reset")
-_MAX_RETRIES: Final = envoy_responses.set_header(b"x-envoy-max-retries", b"%d" % (MAX_BROKEN - 1))
-"""Let Envoy repeat a request at the next endpoint if its endpoint disconnects before the response; not more often than
-the agent does, since the request may be the cause."""
 
 _BY_UPSTREAM: Final = "upstream_"
 """Beginning of the details of Envoy's own response if the endpoint is its cause."""
@@ -142,7 +130,7 @@ class PickedRequest:
             self._refuse(Refusal(Reason.NONE_READY, f"only {attempt.region} can serve the request, which stays here"))
             return
         self._attempt = attempt
-        self._destinations = self._destinations_of(attempt)
+        self._destinations = destinations_of(self._proxy, context, attempt)
         if not self._destinations:
             self._pick_another(attempt, now)
             return
@@ -157,28 +145,6 @@ class PickedRequest:
             ledger.started(context)
         self._send_target(attempt, now)
 
-    def _destinations_of(self, attempt: Attempt) -> dict[str, Endpoint | None]:
-        """The endpoints for Envoy, in order; empty if the address of the target is unknown."""
-        pools, local = self._proxy.pools, self._proxy.router.local
-        pool = pools.peers if attempt.from_peer else pools.endpoints
-        if not isinstance(attempt, LocalAttempt):
-            first = pool.ip_and_port(attempt.address)
-            return {first: None} if first else {}
-        found: dict[str, Endpoint | None] = {}
-        subset = self.context.subset
-        others = local.alternatives(self.context, attempt, MAX_CONSIDERED)
-        if len(others) > 1:
-            host = attempt.address.host
-            others.sort(key=lambda each: each.address.host == host)
-        for endpoint in (attempt.endpoint, *others[:MAX_ALTERNATIVES]):
-            address = endpoint.address if subset is None else subset.address_of(endpoint)
-            destination = "" if address is None else pool.ip_and_port(address)
-            if not destination and endpoint is attempt.endpoint:
-                return {}
-            if destination:
-                found.setdefault(destination, endpoint)
-        return found
-
     def _pick_another(self, attempt: Attempt, now: float) -> None:
         """Exclude a target whose host name has not been resolved; the health checks resolve it."""
         context = self.context
@@ -189,6 +155,7 @@ class PickedRequest:
 
     def _send_target(self, attempt: Attempt, now: float) -> None:
         proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
+        stream = self._stream = self._parts.early_ends.add()
         request = attempt.rewritten(context.request) if isinstance(attempt, LocalAttempt) else context.request
         lines = agent_lines(request, context, proxy.via, now)
         lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
@@ -196,11 +163,11 @@ class PickedRequest:
         changes = envoy_responses.header_changes(given.headers, wanted)
         if request.target != given.target:
             changes += envoy_responses.set_header(b":path", request.target)
-        if len(self._destinations) > 1 and context.is_repeatable:
-            changes += _RETRY_ON + _MAX_RETRIES
-        in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         endpoints = list(self._destinations)
-        stream = self._stream = self._parts.early_ends.add()
+        if isinstance(attempt, LocalAttempt):
+            may_repeat = len(endpoints) > 1 and proxy.retry_budget.allows_one(now)
+            changes += retry_headers(context, len(endpoints), stream if may_repeat else b"")
+        in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         if talk.request_mode == BUFFERED and in_body:
             body = bytes(request.body)
             changes += envoy_responses.set_header(b"content-length", b"%d" % len(body))
@@ -322,10 +289,11 @@ class PickedRequest:
         local = proxy.router.local
         endpoint = self._destinations.get(served) or local.at_address(context.model, served)
         proxy.recorder.attempt_lost(context, attempt, now)
-        attempt.unreachable(context, broke=True)
+        why = record_failure(context, attempt, self._parts.early_ends.failed_attempt(self._stream), now)
         attempt.settle(now)
-        context.attempt_failed(RetryReason.CLOSED_EARLY.value, now)
-        proxy.metrics.retried(RetryReason.CLOSED_EARLY)
+        context.attempt_failed(why.value, now)
+        proxy.metrics.retried(why)
+        proxy.retry_budget.withdraw(now)
         if endpoint is None:
             log.warning("Envoy sent a request to an endpoint that the agent does not have", endpoint=served)
             self._attempt = None

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import structlog
 
 from regional_agent.picker import grpc_stream as grpc
-from regional_agent.picker.conversation import BadMode, Conversation, PickerParts
+from regional_agent.picker.conversation import BadMode, Conversation, InvalidTransition, PickerParts
 from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.envoy_responses import health_status
 from regional_agent.picker.processing_request import read_health_check, read_processing_request
 from regional_agent.picker.protobuf_wire import BadMessage
 from regional_agent.picker.request_stream import RequestStream
-from regional_agent.picker.stream_state import InvalidTransition
 
 log = structlog.get_logger()
 

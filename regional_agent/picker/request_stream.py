@@ -16,7 +16,7 @@ from regional_agent.endpoints.endpoint_pool import EndpointSubset
 from regional_agent.http.body_limits import DISPLACED, NO_ROOM, HeadPostponed
 from regional_agent.http.messages import Request
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
-from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts
+from regional_agent.picker.conversation import Conversation, FromEnvoy, InvalidTransition, PickerParts, StreamState
 from regional_agent.picker.picked_request import PickedRequest
 from regional_agent.picker.processing_request import (
     BUFFERED,
@@ -28,7 +28,6 @@ from regional_agent.picker.processing_request import (
     RESPONSE_TRAILERS,
     ProcessingRequest,
 )
-from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
 from regional_agent.services.model_list import is_model_page

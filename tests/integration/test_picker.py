@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from msgspec.structs import replace
@@ -39,9 +40,10 @@ from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
-from tests.support.agents import running_agent
+from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import (
+    Config,
     clusters,
     ext_proc,
     http_manager,
@@ -57,7 +59,7 @@ from tests.support.paths import ROOT
 from tests.support.picker_streams import CHAT, body, head, parts_of
 from tests.support.planet import MODEL, plan
 from tests.support.relay import Relay
-from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
 PROCESS = f"/{SERVICE}/Process"
@@ -348,6 +350,120 @@ async def test_envoy_repeats_a_request_whose_endpoint_disconnects_before_it_resp
             assert b"x-envoy-retry-on" not in gpu.requests[-1].head
             await until(lambda: agent.counted() == {"ok": float(len(gpu.requests))})
             assert agent.held() == 0
+
+
+def fails_with(status: int, *lines: bytes) -> Script:
+    """An engine that responds to each request with a status and no more."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d Failed\r\ncontent-length: 2\r\n%b\r\n{}" % (status, b"".join(lines)))
+
+    return script
+
+
+def retries(agent: Agent) -> dict[str, float]:
+    """The number of retries, by their reason, without those that did not occur."""
+    counted = {
+        sample.labels["reason"]: sample.value
+        for family in agent.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "penstock_agent_retries_total"
+    }
+    return {reason: count for reason, count in counted.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (500, "engine_error"),
+        (502, "engine_error"),
+        (503, "engine_busy"),
+        (429, "engine_busy"),
+        (529, "engine_busy"),
+    ],
+)
+async def test_envoy_repeats_a_request_that_an_engine_fails_or_rejects(
+    status: int, reason: str, tmp_path: Path
+) -> None:
+    script = fails_with(status, b"retry-after: 1\r\n" if status in (429, 503) else b"")
+    async with engine(script) as broken, engine(streams) as gpu:
+        addresses = [broken.address, gpu.address]
+        async with (
+            running_agent(tmp_path / "agent", addresses) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            while not broken.requests:
+                client = await RawClient.connect(front)
+                client.send(post(BODY))
+                status, headers = await client.head()
+                assert (status, headers.get("x-penstock-endpoint")) == (200, "gpu-1")
+                assert await read_stream(client) == b"".join(EVENTS)
+                client.close()
+            assert gpu.requests[-1].body == broken.requests[0].body
+            await until(lambda: agent.counted() == {"ok": float(len(gpu.requests))})
+            assert retries(agent) == {reason: 1.0}
+            first = agent.endpoints.pools[MODEL].endpoints[0]
+            assert first.ejection.failures == (1 if reason == "engine_error" else 0)
+            assert agent.held() == 0
+
+
+async def test_a_request_that_two_engines_fail_reaches_no_third_one(tmp_path: Path) -> None:
+    async with engine(fails_with(500)) as one, engine(fails_with(500)) as two, engine(fails_with(500)) as three:
+        engines = [one, two, three]
+        addresses = [each.address for each in engines]
+        async with (
+            running_agent(tmp_path / "agent", addresses) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            client = await RawClient.connect(front)
+            client.send(post(BODY))
+            assert (await client.head())[0] == 500
+            assert sum(len(each.requests) for each in engines) == 2
+            await until(lambda: agent.counted() == {"engine_error": 1.0})
+            client.close()
+
+
+@pytest.mark.parametrize("known", ["dead", "missing"])
+@pytest.mark.parametrize("host", [b"api.example.com", b"eu.api.example.com"])
+async def test_only_endpoints_that_the_picker_has_named_receive_a_request(
+    known: str, host: bytes, tmp_path: Path
+) -> None:
+    """Not the others of the cluster: of another model, with another credential, outside the subset."""
+    async with engine(streams) as other, engine(streams) as missing:
+        named, listed = (NOBODY, [NOBODY, other.address]) if known == "dead" else (missing.address, [other.address])
+        async with (
+            running_agent(tmp_path / "agent", [named]) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, listed) as front,
+        ):
+            for _ in range(6):
+                client = await RawClient.connect(front)
+                client.send(post(BODY).replace(b"Host: test", b"Host: " + host))
+                assert (await client.head())[0] in (502, 503)
+                client.close()
+            assert not other.requests
+            assert agent.held() == 0
+
+
+async def test_a_retry_after_the_only_endpoint_is_sent_to_it_again(tmp_path: Path) -> None:
+    """Its connection may have ended, while it has not."""
+    configs: list[Config] = []
+    async with (
+        running_agent(tmp_path / "agent", [NOBODY]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [NOBODY], configs.append) as front,
+    ):
+        client = await RawClient.connect(front)
+        client.send(post(BODY))
+        assert (await client.head())[0] == 502
+        client.close()
+        admin = configs[0]["admin"]["address"]["socket_address"]
+        url = f"http://{admin['address']}:{admin['port_value']}/stats?filter=eu-picked.upstream_cx_connect_fail"
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(url)).text.split() == ["cluster.eu-picked.upstream_cx_connect_fail:", "2"]
+        await until(lambda: agent.counted() == {"refused": 1.0})
 
 
 @pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 503)])

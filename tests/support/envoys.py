@@ -99,7 +99,8 @@ async def running_envoy(
     listener = config["static_resources"]["listeners"][0]
     listener["address"]["socket_address"] = {"address": LOOPBACK, "port_value": port}
     by_name = clusters(config)
-    by_name["eu"]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints(endpoints)}]
+    for name in ("eu", "eu-picked"):
+        by_name[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints(endpoints)}]
     by_name["penstock-picker"]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints([picker])}]
     for name in ("penstock-picker", "other-regions") if identity_dir is None else ():
         del by_name[name]["transport_socket"]

@@ -119,9 +119,17 @@ _MESSAGES: Final[dict[str, tuple[_Field, ...]]] = {
         )
     ),
     "AccessLogCommon": (_Field(16, "response_flags", "ResponseFlags"), _Field(17, "metadata", "Metadata")),
+    "HTTPRequestProperties": (_Field(5, "path", "string"), _Field(13, "request_headers", "string", is_map=True)),
+    "UInt32Value": (_Field(1, "value", "int32"),),
+    "HTTPResponseProperties": (
+        _Field(1, "response_code", "UInt32Value"),
+        _Field(4, "response_headers", "string", is_map=True),
+    ),
     "HTTPAccessLogEntry": (
         _Field(1, "common_properties", "AccessLogCommon"),
         _Field(2, "protocol_version", "int32"),
+        _Field(3, "request", "HTTPRequestProperties"),
+        _Field(4, "response", "HTTPResponseProperties"),
     ),
     "HTTPAccessLogEntries": (_Field(1, "log_entry", "HTTPAccessLogEntry", is_repeated=True),),
     "Identifier": (_Field(2, "log_name", "string"),),

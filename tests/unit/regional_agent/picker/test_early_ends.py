@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.accounts.outcome_rules import Outcome
 from regional_agent.picker import early_ends
-from regional_agent.picker.early_ends import MAX_FIELDS, MAX_UNREPORTED, EarlyEnds, outcomes_in
+from regional_agent.picker.early_ends import (
+    MAX_FIELDS,
+    MAX_UNREPORTED,
+    STREAM_HEADER,
+    EarlyEnds,
+    FailedAttempt,
+    outcomes_in,
+)
 from regional_agent.picker.processing_request import LB_NAMESPACE, STREAM
 from regional_agent.picker.protobuf_wire import BadMessage, with_length
 from tests.support.ext_proc_messages import StreamAccessLogsMessage
@@ -33,6 +40,19 @@ def message(*entries: tuple[str, Sequence[str]], namespace: str = LB_NAMESPACE) 
             fields[STREAM].string_value = stream
         for flag in flags:
             setattr(entry.common_properties.response_flags, flag, True)
+    return bytes(found.SerializeToString())
+
+
+def attempt(stream: str, status: int, **headers: str) -> bytes:
+    """The message about an attempt to which an endpoint responded."""
+    found = StreamAccessLogsMessage()
+    entry = found.http_logs.log_entry.add()
+    entry.common_properties.response_flags.local_reset = False
+    entry.request.path = "/v1/chat/completions"
+    entry.request.request_headers["x-request-id"] = "of a client"
+    entry.request.request_headers[STREAM_HEADER.decode()] = stream
+    entry.response.response_code.value = status
+    entry.response.response_headers.update(headers)
     return bytes(found.SerializeToString())
 
 
@@ -114,6 +134,19 @@ async def test_an_entry_is_not_awaited_forever(monkeypatch: pytest.MonkeyPatch) 
     await until(lambda: one.settled == [None])
 
 
+def test_the_first_failed_attempt_of_a_request_is_known_until_its_end() -> None:
+    ends = Ends().ends
+    stream, other = ends.add(), ends.add()
+    ends.report(attempt(stream.decode(), 503, **{"retry-after": "3"}))
+    ends.report(attempt(stream.decode(), 500))
+    ends.report(attempt("of another agent", 500))
+    assert ends.failed_attempt(stream) == FailedAttempt(503, [(b"retry-after", b"3")])
+    assert ends.failed_attempt(other) is None
+    ends.discard(stream)
+    ends.report(attempt(stream.decode(), 500))
+    assert ends.failed_attempt(stream) is None
+
+
 def test_identifiers_of_agents_differ() -> None:
     one, two = Ends().ends, Ends().ends
     assert len({one.add(), one.add(), two.add(), two.add()}) == 4
@@ -121,8 +154,8 @@ def test_identifiers_of_agents_differ() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_any_bytes_are_read_or_rejected(noise: bytes, at: int) -> None:
-    whole = message(("a", ["upstream_remote_reset"]), ("b", ["stream_idle_timeout"]))
-    assert outcomes_in(whole) == [(b"a", CUT), (b"b", STALLED)]
+    whole = message(("a", ["upstream_remote_reset"]), ("b", ["stream_idle_timeout"])) + attempt("c", 429)
+    assert outcomes_in(whole) == [(b"a", CUT), (b"b", STALLED), (b"c", FailedAttempt(429, []))]
     for data in (noise, whole[:at], whole[:at] + noise + whole[at:]):
         try:
             outcomes_in(data)

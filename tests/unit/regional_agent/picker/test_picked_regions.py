@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
-from regional_agent.picker.stream_state import StreamState
+from regional_agent.picker.conversation import StreamState
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.otlp_collector import attributes, collector

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from math import inf
@@ -23,9 +23,8 @@ from penstock.routes.presets.kserve import KSERVE_ROUTES
 from penstock.routes.presets.model_places import IN_PATH
 from penstock.routes.route import BodyKind, Route
 from regional_agent.http.limits import Limits
-from regional_agent.picker.conversation import BadMode
+from regional_agent.picker.conversation import BadMode, InvalidTransition, StreamState
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
-from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
@@ -272,6 +271,25 @@ async def test_the_reservation_follows_envoys_retry(tmp_path: Path) -> None:
         stream.receive(response_body(ANSWER, ends=True))
         mutation = stream.sent[-2].response_headers.response.header_mutation
         assert set_headers(mutation)["x-penstock-endpoint"] == held[second].name
+
+
+async def test_envoys_retries_end_with_the_list_and_with_the_budget(tmp_path: Path) -> None:
+    def asked(agent: Agent, subset: Sequence[str] | None = None) -> list[str]:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(subset=subset), body(CHAT))
+        headers = set_headers(stream.sent[0].request_headers.response.header_mutation)
+        stream.stream.close()
+        return [headers.get(f"x-envoy-{name}", "") for name in ("max-retries", "retry-on", "retriable-status-codes")]
+
+    async with picking(tmp_path) as agent:
+        assert asked(agent) == ["1", "reset,retriable-status-codes", "429,500,502,503,529"]
+        assert asked(agent, [str(ENGINES[0])]) == ["1", "", ""]
+        once = tuple(replace(each, repeatable=False) for each in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        assert asked(agent) == ["1", "retriable-status-codes", "429,529"]
+        while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
+            pass
+        assert asked(agent) == ["1", "", ""]
 
 
 async def test_an_unknown_endpoint_that_has_served_holds_no_slot(tmp_path: Path) -> None:
