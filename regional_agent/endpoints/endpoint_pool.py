@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,7 +52,7 @@ class EndpointPool(PoolAccount[Endpoint]):
         super().__init__(prior_s, rules)
         self._zone = zone
         self.contexts: ContextLengths | None = None
-        """The context lengths that engines report; None if none does."""
+        """The context lengths that engines report, also of endpoints that sleep; None if none does."""
         self.largest_context = 0
         """The largest of them (tokens); 0 if it is unknown."""
         self.missing = 0
@@ -64,14 +63,14 @@ class EndpointPool(PoolAccount[Endpoint]):
     def fill(
         self,
         endpoints: list[Endpoint],
-        missing: int = 0,
+        missing: Sequence[Endpoint] = (),
         renaming: frozenset[str] = frozenset(),
         model: str = "",
     ) -> None:
         """Replace the members of the pool.
 
         Args:
-            missing: number of endpoints that are configured for the model and have not loaded the model.
+            missing: endpoints that are configured for the model and have not loaded the model.
             renaming: names of the endpoints whose engine has another name for the model.
             model: name of the model.
         """
@@ -79,9 +78,11 @@ class EndpointPool(PoolAccount[Endpoint]):
             index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
         )
         self.set_endpoints(endpoints, near if len(near) < len(endpoints) else frozenset())
-        self.missing = missing
+        self.missing = len(missing)
         self.renaming = renaming
-        lengths = [(endpoint.name, endpoint.reported.context_tokens(model)) for endpoint in endpoints]
+        # A request that fits into an endpoint that can wake is not too long.
+        lasting = (*endpoints, *(each for each in missing if model in each.reported.wake_methods))
+        lengths = [(endpoint.name, endpoint.reported.context_tokens(model)) for endpoint in lasting]
         self.contexts = ContextLengths(lengths) if any(tokens for _, tokens in lengths) else None
         self.largest_context = 0 if self.contexts is None else self.contexts.largest
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
@@ -180,16 +181,18 @@ class RegionPools:
     def _filled(
         self, endpoints: Collection[Endpoint], before: Mapping[str, EndpointPool], rules: EjectionRules
     ) -> Pools:
-        configured = Counter(model for endpoint in endpoints for model in endpoint.spec.models)
+        configured = {model for endpoint in endpoints for model in endpoint.spec.models}
         pools = Pools({model: before.get(model) or self._new_pool(model, rules) for model in configured})
         loaded: dict[str, list[Endpoint]] = {model: [] for model in configured}
+        missing: dict[str, list[Endpoint]] = {model: [] for model in configured}
         for endpoint in endpoints:
-            endpoint.pools = tuple(pools[model] for model in endpoint.models)
-            for model in endpoint.models:
-                loaded[model].append(endpoint)
+            models = endpoint.models
+            endpoint.pools = tuple(pools[model] for model in models)
+            for model in endpoint.spec.models:
+                (loaded if model in models else missing)[model].append(endpoint)
         for model, pool in pools.items():
             renaming = frozenset(endpoint.name for endpoint in loaded[model] if endpoint.spec.renames(model))
-            pool.fill(loaded[model], configured[model] - len(loaded[model]), renaming, model)
+            pool.fill(loaded[model], missing[model], renaming, model)
         return pools
 
     def _new_pool(self, model: str, rules: EjectionRules) -> EndpointPool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf
 from random import Random
 from typing import Final, NamedTuple, TypeVar
@@ -91,6 +92,8 @@ class OnDemandModels:
         self._sizes: dict[str, PoolSize] = {}
         self._wanted_at: dict[str, float] = {}
         """Time (s) at which a request last found no ready endpoint, by model."""
+        self._needed: dict[str, tuple[float, int]] = {}
+        """Then, the endpoints that serve when another one has woken: those that do may be too short for the request."""
         self.without_room_s: dict[str, float] = {}
         """Time (s) in which requests for a model needed an endpoint and no memory had room, by model."""
         self._releases: dict[str, int] = {}
@@ -117,14 +120,15 @@ class OnDemandModels:
         self.attempts.forget_others(frozenset(self._models))
 
     def may_wake(self, model: Model, within_s: float) -> bool | None:
-        """Whether an endpoint of a model, of which none is ready, is expected to wake within `within_s` seconds.
+        """Whether an endpoint of a model is expected to wake within `within_s` seconds. None if none sleeps or wakes.
 
-        None if no endpoint sleeps or wakes. The caller has a request, so that an endpoint wakes in any case.
+        The caller has a request that no ready endpoint can serve, so that an endpoint wakes in any case.
         """
         known = self._models.get(model.name)
         if known is None:
             return None
         self._wanted_at[model.name] = now = self._clock()
+        self._needed[model.name] = now, _serving(self._awake(model.name)) + 1
         ready_in_s = self._ready_in_s(known, now)
         # Without room, an endpoint sleeps that will not wake.
         return None if ready_in_s == inf and not self._asleep(known) else ready_in_s <= within_s
@@ -169,7 +173,7 @@ class OnDemandModels:
         if name in self._ending:
             self._wake_all(model)
             return
-        change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model), now)
+        change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model, now), now)
         if change <= 0:
             for asleep in self._asleep(model):
                 _state_room(asleep, name, "")
@@ -183,7 +187,7 @@ class OnDemandModels:
         ):
             idle = self._due(Action.SLEEP, [each for each in awake if sleeps_alone(each, on_demand)], name)
             if idle:
-                self.attempts.let_sleep(min(idle, key=_load), name, on_demand)
+                self.attempts.let_sleep(min(idle, key=partial(_use, name)), name, on_demand)
 
     def _wake(self, model: Model, most: int | None = None) -> None:
         """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first."""
@@ -243,7 +247,7 @@ class OnDemandModels:
         mean_slots = sum(slots) / len(slots) if slots else float(model.scaling.slots_per_endpoint)
         overdue_s = overdue_after_s(self._cold_start_s(model))
         waking = sum(now - since < overdue_s for since in self.attempts.waking_since(name))
-        return PoolSeen(len(awake), waking, load, mean_slots)
+        return PoolSeen(_serving(awake), waking, load, mean_slots)
 
     def _finds_no_slot(self, model: str) -> bool:
         """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""
@@ -252,10 +256,11 @@ class OnDemandModels:
         scopes = [each.regions for each in asked if region in each.regions]
         return bool(scopes) and is_full(scopes, self._others.waits_s(model))
 
-    def _limits(self, model: Model) -> PoolLimits:
+    def _limits(self, model: Model, now: float) -> PoolLimits:
         scaling, on_demand = model.scaling, _of(model)
+        at, needed = self._needed.get(model.name, (-inf, 0))
         return PoolLimits(
-            scaling.min_endpoints,
+            max(scaling.min_endpoints, needed if now - at < WANTED_S else 0),
             scaling.max_endpoints,
             self._policy.spillover.target_utilisation if self._policy is not None else 1.0,
             on_demand.idle_s,
@@ -274,7 +279,7 @@ class OnDemandModels:
         awake = self._awake(model.name)
         if not self._others.sees_all_load() or any(self.attempts.is_busy(each, model.name) for each in awake):
             return 0
-        return len(awake) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
+        return _serving(awake) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
 
     def _configured(self, model: str) -> list[Endpoint]:
         every = (each for each in self._endpoints.every() if not each.spec.burst)
@@ -284,9 +289,9 @@ class OnDemandModels:
         return [each for each in self._endpoints.pools[model].endpoints if each.health.ready and not each.view.draining]
 
     def _asleep(self, model: Model) -> list[Endpoint | None]:
-        """Return the endpoints that can wake; None for one that a webhook has to create."""
+        """Return the endpoints that can wake, the longest context first; None for one that a webhook has to create."""
         name, by_webhook = model.name, _of(model).wake is WakeMethod.WEBHOOK
-        known = self._configured(name)
+        known = sorted(self._configured(name), key=lambda each: -each.reported.context_tokens(name))
         if not known:
             return [None] if by_webhook and self._creates(name) else []
         return [each for each in known if each.usable and sleeps(each, name)]
@@ -340,5 +345,12 @@ def _of(model: Model) -> OnDemand:
     return model.on_demand
 
 
-def _load(endpoint: Endpoint) -> int:
-    return endpoint.view.in_flight
+def _use(model: str, endpoint: Endpoint) -> tuple[bool, int, int]:
+    """What an endpoint can be used for, in the order in which endpoints fall asleep: one that is ejected or suspect
+    serves nothing, and a short context not every request."""
+    return endpoint.view.ready, endpoint.reported.context_tokens(model), endpoint.view.in_flight
+
+
+def _serving(awake: Iterable[Endpoint]) -> int:
+    """How many endpoints accept requests; one that is ejected or suspect is awake, and no capacity."""
+    return sum(each.view.ready for each in awake)

@@ -183,9 +183,9 @@ class BurstTargets:
         local, model = self._local, context.model
         pool = local.endpoints.pools[model]
         known = context.policy.models.get(model)
-        if not pool.ready and known is not None:
+        if known is not None:
             # A model on demand wakes although the request is served.
-            local.may_become_ready(known, context.max_wait_s)
+            local.may_become_ready(context, known)
         excluded = excluded_endpoints(pool, context) | local.too_short(context, pool)
         # An endpoint that was busy is tried again. Without any endpoint to wait for, the expected wait is infinite.
         useless = excluded - context.busy_endpoints

@@ -148,17 +148,22 @@ class LocalTargets:
             return 0.0
         return self.chooser.spared_s(self.endpoints.pools[model], context.estimate, now)
 
-    def may_become_ready(self, model: Model, max_wait_s: float) -> bool:
-        """Whether an endpoint of a model, of which none is ready, may become ready within the wait of a request.
+    def may_become_ready(self, context: RequestContext, model: Model) -> bool:
+        """Whether an endpoint of a model may become ready within the wait of a request that fits into no ready one.
 
-        True if one loads, restarts or is ejected, and if one can wake or start within `max_wait_s` seconds.
+        True if one loads, restarts or is ejected while none is ready, and if one can wake or start soon enough.
         """
-        if self.endpoints.pools[model.name].ready:
-            return False
+        pool, max_wait_s = self.endpoints.pools[model.name], context.max_wait_s
+        if pool.ready:
+            too_short = self.too_short(context, pool)
+            if not too_short or any(view.ready and view.name not in too_short for view in pool.views):
+                return False
         if self.on_demand is not None:
             may_wake = self.on_demand.may_wake(model, max_wait_s)
             if may_wake is not None:
                 return may_wake
+        if pool.ready:
+            return False
         cold_start_s = model.scaling.cold_start_s
         if self.endpoints.may_become_ready(model.name, cold_start_s):
             return True

@@ -219,7 +219,7 @@ class Router:
             return False
         if context.extends_text and not self.local.may_extend(context.model):
             return False
-        return self.local.may_become_ready(model, context.max_wait_s)
+        return self.local.may_become_ready(context, model)
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Retry a queued request: regions and engines that were full or busy may have room."""
@@ -295,6 +295,10 @@ class Router:
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
+        model = context.policy.models.get(context.model)
+        if model is not None:
+            # An endpoint that the request fits into may wake before the origin tries again.
+            self.local.may_become_ready(context, model)
         return Refusal(target, detail, retry_after_s=retry_after_s(self.local.wait_s(context)))
 
     def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from adapters.servers.redis import RedisServer
 from penstock.dns.name_answer import EntryState
 from penstock.fleet.report import DemandReport
+from penstock.health.progress import Stall, StallReason
 from penstock.health.region_health import RegionState
 from penstock.on_demand import wake_history
 from penstock.policy.kinds.models import Model, Scaling
@@ -54,6 +55,8 @@ class SleepingEngine(SmallHttp):
     def __init__(self) -> None:
         super().__init__(self._answer)
         self.asleep = True
+        self.context_tokens = 0
+        """The context length of the model; 0 reports none."""
         self.orders: list[tuple[str, Any]] = []
         """Requests to wake or to sleep, with their bodies."""
         self.may_wake = asyncio.Event()
@@ -75,7 +78,8 @@ class SleepingEngine(SmallHttp):
     async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         path = target.decode()
         if path == "/v1/models":
-            return 200, json.dumps({"data": [{"id": MODEL}]}).encode()
+            length = {"max_model_len": self.context_tokens} if self.context_tokens else {}
+            return 200, json.dumps({"data": [{"id": MODEL, **length}]}).encode()
         if path == "/is_sleeping":
             return 200, json.dumps({"is_sleeping": self.asleep}).encode()
         if path == "/api/ps":
@@ -422,6 +426,64 @@ async def test_another_endpoint_wakes_in_place_of_one_whose_hook_hangs(
         other.may_wake.set()
         assert (await client.answer()).status == 200
         assert (len(hanging.orders), len(other.orders), other.asleep) == (1, 1, False)
+
+
+async def test_another_endpoint_wakes_while_the_awake_one_makes_no_progress_and_that_one_sleeps_first(
+    tmp_path: Path,
+) -> None:
+    engines = [SleepingEngine(), SleepingEngine()]
+    engines[0].asleep = False
+    options = {"slots": 16}
+    async with (
+        engines[0],
+        engines[1],
+        on_demand_agent(tmp_path, engines, options=options, idle_s=1.0) as agent,
+    ):
+        pool = agent.endpoints.pools[MODEL]
+        await until(lambda: pool.ready == 1)
+        (suspect,) = pool.endpoints
+        assert suspect.make_suspect(Stall(StallReason.IDLE, "no byte for 10 s"))
+        assert pool.ready == 0
+        assert (await ask(agent)).status == 200, "of the other one; its load alone fits into the 16 slots"
+        assert [engine.warm_at_first for engine in engines] == [[], [0]]
+        # Once both count again, the one that serves stays.
+        await until(lambda: [engine.asleep for engine in engines] == [True, False])
+
+
+async def test_a_prompt_that_fits_only_where_the_model_sleeps_waits_for_its_wake(tmp_path: Path) -> None:
+    short, long = engines = [SleepingEngine(), SleepingEngine()]
+    short.context_tokens, long.context_tokens = 4096, 32768
+    short.asleep = False
+    async with short, long, on_demand_agent(tmp_path, engines, options={"slots": 16}, idle_s=3600.0) as agent:
+        pool = agent.endpoints.pools[MODEL]
+        await until(lambda: pool.ready == 1 and pool.largest_context == 32768)
+        assert (await ask(agent, body=long_chat(30_000, 100))).status == 200
+        assert ([path for path, _ in long.orders], short.warm_at_first) == (["/wake_up"], [])
+        assert (await ask(agent)).status == 200
+        assert (short.warm_at_first, long.warm_at_first) == ([0], [0]), "the large one stays free"
+        too_long = await ask(agent, body=long_chat(30_000, 32_000))
+        assert (too_long.status, code(too_long.body)) == (400, "context_length_exceeded")
+        models = agent.metrics.on_demand.models
+        await until(lambda: not models.attempts.waking_since(MODEL))
+        models.decide(agent.config.policy.models[MODEL])
+        assert not models.attempts.waking_since(MODEL)
+
+
+async def test_the_endpoint_with_the_longest_context_wakes_first_and_sleeps_last(tmp_path: Path) -> None:
+    short, long = engines = [SleepingEngine(), SleepingEngine()]
+    short.context_tokens, long.context_tokens = 4096, 32768
+    async with short, long, on_demand_agent(tmp_path, engines, options={"slots": 16}, idle_s=1.0) as agent:
+        assert (await ask(agent)).status == 200
+        assert (short.orders, len(long.orders)) == ([], 1)
+        short.asleep = False
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
+        await until(lambda: short.asleep)
+        assert not long.asleep
+
+
+def long_chat(prompt_bytes: int, max_tokens: int) -> bytes:
+    message = {"role": "user", "content": "word " * (prompt_bytes // 5)}
+    return json.dumps({"model": MODEL, "max_tokens": max_tokens, "messages": [message]}).encode()
 
 
 async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wakes(tmp_path: Path) -> None:
