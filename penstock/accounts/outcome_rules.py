@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     CLIENT_LEFT = "client_left"
     """The client disconnected before the end of the response."""
     CLIENT_ERROR = "client_error"
-    """The engine responded with 4xx or with an error that the request caused; or the request itself was invalid, or its
+    """The engine responded with 4xx, 501 or an error that the request caused; or the request itself was invalid, or its
     body did not arrive in time."""
     EXPIRED = "expired"
     """The deadline that the client set passed before the end of the response; or a time limit passed, and the client
@@ -195,4 +195,4 @@ def outcome_of_status(status: int) -> Outcome:
     """The outcome of a complete response without an error in its body."""
     if status < 400:
         return Outcome.OK
-    return Outcome.CLIENT_ERROR if status < 500 else Outcome.ENGINE_ERROR
+    return Outcome.CLIENT_ERROR if status < 500 or status == 501 else Outcome.ENGINE_ERROR

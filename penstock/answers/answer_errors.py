@@ -73,7 +73,9 @@ _CAUSES: Final = {
     ),
 }
 """Causes by the `type`, `error_type` or `code` of an error. All others are the engine's fault, except statuses 4xx
-other than 401, 403, 404 and 408."""
+other than `_OF_ENGINE`, and 501."""
+
+_OF_ENGINE: Final = frozenset({401, 403, 404, 408})
 
 _FAILED_TYPE: Final = b'"response.failed"'
 _ERROR: Final = b'"error"'
@@ -165,7 +167,7 @@ def _cause(members: Fields) -> ErrorCause:
         if isinstance(code, int) and 400 <= code <= 599:
             if code in _BUSY_CODES:
                 return ErrorCause.BUSY
-            return ErrorCause.REQUEST if code < 500 and code not in (401, 403, 404, 408) else ErrorCause.ENGINE
+            return ErrorCause.ENGINE if code in _OF_ENGINE or (code >= 500 and code != 501) else ErrorCause.REQUEST
     for name in ("code", "type", "error_type"):
         text = values.get(name)
         if isinstance(text, str) and text in _CAUSES:

@@ -207,9 +207,11 @@ class Ejection(msgspec.Struct, frozen=True):
 def outcome_of(status: int, *, has_retry_after: bool, has_room: bool, rules: EjectionRules) -> AttemptOutcome | None:
     """The outcome that a response's status determines; None if it depends on the rest of the response.
 
-    A full engine has not failed, so 429 and 529 (overloaded) are inconclusive, as is a 503 with Retry-After or from an
-    engine without free slots. Engines return a bare 503 both when their queue is full (SGLang, Triton) and when they
-    are broken, so a 503 of an engine with free slots is a gateway error, as in Envoy.
+    A request for what an engine does not implement (501) is the client's fault, such as one for embeddings of a model
+    that only generates (Ollama, llama.cpp). A full engine has not failed, so 429 and 529 (overloaded) are inconclusive,
+    as is a 503 with Retry-After or from an engine without free slots. Engines return a bare 503 both when their queue
+    is full (SGLang, Triton) and when they are broken, so a 503 of an engine with free slots is a gateway error, as in
+    Envoy.
 
     Args:
         status: the response's HTTP status.
@@ -219,9 +221,7 @@ def outcome_of(status: int, *, has_retry_after: bool, has_room: bool, rules: Eje
     """
     if status < 400:
         return None
-    if status < 500:
-        return AttemptOutcome.INCONCLUSIVE
-    if status == 529:
+    if status < 500 or status in (501, 529):
         return AttemptOutcome.INCONCLUSIVE
     if status == 503:
         return AttemptOutcome.GATEWAY_ERROR if has_room and not has_retry_after else AttemptOutcome.INCONCLUSIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from penstock.policy.kinds.tenants import Tenant
 from tests.support.agents import running_agent
 from tests.support.chats import JSON_ANSWER, as_own, ask, chunk, code
 from tests.support.failing_engines import FAILED, SERVES, ejected, fails, request
+from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 
 
@@ -88,6 +90,21 @@ async def test_statuses_that_another_engine_would_not_change_are_forwarded_at_on
         retries = {answer.headers.get("x-should-retry") for answer in answers if answer.status == status}
         assert retries == {None if status == 504 else "false"}, "504: the client decides"
         assert not any("x-should-retry" in answer.headers for answer in answers if answer.status == 200)
+
+
+async def test_requests_for_what_engines_do_not_implement_count_against_none(tmp_path: Path) -> None:
+    """Ollama and llama.cpp respond with 501 to requests for embeddings, unless the model is for them."""
+    embeddings = json.dumps({"model": MODEL, "input": "hello"}).encode()
+    unsupported = fails(501, when=lambda body: b"input" in body)
+    async with (
+        engine(unsupported) as one,
+        engine(unsupported) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        for _ in range(12):
+            assert (await ask(agent, body=embeddings, path="/v1/embeddings")).status == 501
+        assert (agent.counted(), ejected(agent)) == ({"client_error": 12}, 0)
+        assert (await ask(agent, body=request())).status == 200
 
 
 @pytest.mark.parametrize("status", [500, 503])

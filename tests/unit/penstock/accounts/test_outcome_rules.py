@@ -102,12 +102,13 @@ def test_batch_work_that_finds_no_idle_slot_is_no_failure(reason: Reason, expect
 
 
 def test_the_outcome_of_a_complete_response() -> None:
-    assert [outcome_of_status(status) for status in (200, 304, 400, 499, 500, 529)] == [
+    assert [outcome_of_status(status) for status in (200, 304, 400, 499, 500, 501, 529)] == [
         Outcome.OK,
         Outcome.OK,
         Outcome.CLIENT_ERROR,
         Outcome.CLIENT_ERROR,
         Outcome.ENGINE_ERROR,
+        Outcome.CLIENT_ERROR,
         Outcome.ENGINE_ERROR,
     ]
 

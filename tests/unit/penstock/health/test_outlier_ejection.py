@@ -153,6 +153,7 @@ def test_in_panic_a_request_that_is_served_restores_trust_at_once() -> None:
         (429, False, True, AttemptOutcome.INCONCLUSIVE),
         (499, False, True, AttemptOutcome.INCONCLUSIVE),
         (500, False, True, AttemptOutcome.SERVER_ERROR),
+        (501, False, True, AttemptOutcome.INCONCLUSIVE),
         (502, True, False, AttemptOutcome.GATEWAY_ERROR),
         (503, False, True, AttemptOutcome.GATEWAY_ERROR),
         (503, True, True, AttemptOutcome.INCONCLUSIVE),
