@@ -57,7 +57,7 @@ class OtherParts(NamedTuple):
     """Returns the other regions that have a ready endpoint of a model, with the expected wait (s) of one more
     request."""
     regions_with: Callable[[str], frozenset[str]]
-    """Returns the other regions that have an endpoint of a model, ready or not."""
+    """Returns the other regions that have an endpoint of a model, ready or not, or of which that is not known yet."""
     sees_all_load: Callable[[], bool]
     """Whether the load of the region's other agents is known; without it, no endpoint falls asleep."""
     demand: Callable[[], Iterable[DemandReport]] = tuple
@@ -297,7 +297,10 @@ class OnDemandModels:
         return [each for each in known if each.usable and sleeps(each, name)]
 
     def _creates(self, model: str) -> bool:
-        """Whether a webhook is asked for an endpoint here: no other region has one that the same requests may use."""
+        """Whether a webhook is asked for an endpoint here: no other region has one that the same requests may use, and
+        the directories of the region list none."""
+        if not self._endpoints.sources.discovery.has_answered():
+            return False
         others = self._others.regions_with(model)
         return any(not others & scope for scope in self._scopes)
 

@@ -148,9 +148,12 @@ class AgentDirectory:
 
     def may_have(self, region: str, name: str) -> bool:
         """Whether an agent is registered under this name, or no registrations could be read yet."""
-        if not self._informer.synced and not self._stored:
-            return True
-        return self.member(region, name) is not None
+        return not self.is_read or self.member(region, name) is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the registrations have been read, from the store or from disk."""
+        return self._informer.synced or bool(self._stored)
 
     def _known(self) -> dict[str, AgentMember]:
         return self._members if self._informer.synced else {**self._stored, **self._members}

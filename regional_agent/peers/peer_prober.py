@@ -154,8 +154,12 @@ class PeerProber:
         return {name: view.expected_wait_s for name, view in views.items() if view.ready}
 
     def regions_with(self, model: str) -> frozenset[str]:
-        """The other regions that have an endpoint of a model, ready or not, by the newest answers."""
-        return frozenset(name for name, peer in self.regions.items() if peer.has_endpoint(model))
+        """The other regions that have an endpoint of a model, ready or not, or may have one that is not known yet."""
+        known = {name: peer.has_endpoint(model) for name, peer in self.regions.items()}
+        return frozenset(name for name, has in known.items() if has or (has is None and self._may_have_agents(name)))
+
+    def _may_have_agents(self, region: str) -> bool:
+        return not self._directory.is_read or bool(self._directory.addresses(region))
 
     def entry_states(self) -> dict[str, EntryState]:
         """The state of every other region as an entry of clients."""

@@ -81,6 +81,8 @@ class PeerRegion:
         """The models that were ready by the newest answer of any agent."""
         self._last_asleep: frozenset[str] = frozenset()
         """The models that were not, at agents that accept clients."""
+        self._last_models: frozenset[str] | None = None
+        """The models of which an agent reported an endpoint by its newest answer; None before the first answer."""
         self._contexts: dict[str, int] = {}
         """Largest context length (tokens) by model, as last reported; 0 if unknown. Kept while the region is away."""
 
@@ -110,6 +112,8 @@ class PeerRegion:
         agent.burst_sent.clear()
         agent.take_sketch(answer)
         self._last_ready, self._last_asleep = self._ready_models(), self._asleep_models()
+        answers = [each.answer.models for each in self.agents.values() if each.answer is not None]
+        self._last_models = frozenset().union(*answers)
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
         granted = {model: readiness.credits for model, readiness in answer.models.items()}
@@ -175,10 +179,12 @@ class PeerRegion:
             cached = self._views[model] = self._view(model, now, failover)
         return cached[0]
 
-    def has_endpoint(self, model: str) -> bool:
-        """Whether an agent of the region reports an endpoint of a model, ready or not."""
-        answers = (agent.answer for agent in self.agents.values() if agent.answer is not None)
-        return any(model in answer.models for answer in answers)
+    def has_endpoint(self, model: str) -> bool | None:
+        """Whether the region has an endpoint of a model, ready or not, by the last answers of its agents; None before
+        the first. When it counts as failed, it has none."""
+        if not self.reachable and self.health.state is RegionState.FAILED:
+            return False
+        return None if self._last_models is None else model in self._last_models
 
     def entry_state(self, now: float, failover: Failover) -> EntryState:
         """The state of the region as an entry of clients. A region that misses a probe keeps what its last answer

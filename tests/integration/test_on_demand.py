@@ -529,8 +529,8 @@ async def test_a_webhook_receives_the_order_with_its_token(tmp_path: Path) -> No
         client.close()
 
 
-async def test_a_region_without_endpoints_asks_no_webhook_while_another_has_some_for_the_same_requests(
-    tmp_path: Path,
+async def test_a_region_asks_no_webhook_while_it_or_another_one_may_have_an_endpoint_for_the_same_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders: list[Any] = []
 
@@ -553,7 +553,11 @@ async def test_a_region_without_endpoints_asks_no_webhook_while_another_has_some
             models.decide(agent.config.policy.models[MODEL])
         assert not models.attempts.waking_since(MODEL)
         # Requests that residency keeps in the EU may not use an endpoint in us-east.
-        with_model[:] = ["us-east"]
+        with monkeypatch.context() as patched:
+            patched.setattr(agent.endpoints.sources.discovery, "has_answered", lambda: False)
+            with_model[:] = ["us-east"]
+            models.decide(agent.config.policy.models[MODEL])
+            assert not models.attempts.waking_since(MODEL), "a directory of the region may list one"
         await until(lambda: bool(orders))
         client.close()
 

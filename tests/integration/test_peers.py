@@ -180,6 +180,18 @@ async def test_a_region_counts_as_probed_after_its_first_round(
     alone.connections.close()
 
 
+async def test_regions_may_have_an_endpoint_until_the_registrations_are_read_and_their_agents_have_answered(
+    observer: Observer, agents: list[Agent]
+) -> None:
+    agents[0].models = {"m": ModelReadiness(False, 0.0)}
+    observer.peers.use(POLICY)
+    assert observer.peers.regions_with("other") == observer.peers.regions.keys()
+    observer.directory.start()
+    await until(lambda: not observer.peers.regions_with("other"))
+    assert observer.peers.regions_with("m") == {"there"}
+    await observer.directory.stop()
+
+
 async def test_a_round_trip_does_not_include_the_fetch_of_the_certificate(
     observer: Observer, agents: list[Agent]
 ) -> None:

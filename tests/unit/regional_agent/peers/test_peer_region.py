@@ -64,6 +64,17 @@ def test_models_that_sleep_are_stated_to_clients_until_the_region_has_failed(reg
     assert region.entry_state(3.0, FAILOVER).asleep == frozenset(), "its agents accept no clients"
 
 
+def test_a_region_has_the_endpoints_of_its_last_answer_until_it_has_failed(region: PeerRegion) -> None:
+    assert region.has_endpoint("m") is None
+    receive(region, 0.0, ONE, said=ProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75))
+    assert (region.has_endpoint("m"), region.has_endpoint("other")) == (True, False)
+    region.unreachable(ONE)
+    region.round_failed(1.0, 1.0, FAILOVER)
+    assert (region.has_endpoint("m"), region.has_endpoint("other")) == (True, False), "one lost probe"
+    region.round_failed(2.0, 2.0, FAILOVER)
+    assert not region.has_endpoint("m")
+
+
 def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(region: PeerRegion) -> None:
     said = ProbeResponse("there", "a", {}, 0.75, accepts_clients=True, burst_only={"m": (2, 30.0)})
     region.answered(ONE, said, 0.02, 0.0)
