@@ -105,7 +105,10 @@ def status_of(received: Sequence[Header]) -> int:
 def read_response_head(received: Sequence[Header]) -> ResponseHead | None:
     """Return the head of the response that Envoy received, without the headers of HTTP/2; None if it is malformed."""
     status, headers = status_of(received), [header for header in received if not header[0].startswith(b":")]
-    if is_malformed(status, "1.1", [header for header in headers if header[0] != b"transfer-encoding"]):
+    # Requests of a picker change no protocol: WebSockets pass it by.
+    if status < HTTPStatus.OK or is_malformed(
+        status, "1.1", [header for header in headers if header[0] != b"transfer-encoding"]
+    ):
         return None
     by_name = dict(headers)
     if not _DIGITS.fullmatch(by_name.get(b"content-length", b"0")):

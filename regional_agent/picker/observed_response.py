@@ -69,9 +69,22 @@ class ObservedResponse:
             keep_client_object(context, attempt, proxy.router.requests.objects, now)
 
     def hold_beginning(self) -> None:
-        """Hold the beginning of a response that is no stream until it is no error. The comments of a stream, and its
-        later events, may be long in coming."""
-        self._may_hold = not self._streaming and self._intake is not None
+        """Hold the beginning of the response until it is no error."""
+        self._may_hold = self._intake is not None
+
+    def release_late(self, sent_at: float, now: float) -> bytes:
+        """Return what is held of a stream that has been held for long at `now` (s), and hold no more; else empty bytes.
+
+        The later events of a stream, and those after its comments, may be long in coming.
+
+        Args:
+            sent_at: when the request was sent (s).
+        """
+        intake, late = self._intake, b""
+        if self._streaming and self.is_held and intake is not None and intake.is_late(sent_at, now):
+            self._may_hold, late = False, intake.take_held()
+            self._sent_bytes += len(late)
+        return late
 
     def headers(self, head: ResponseHead) -> list[Header]:
         """Return the headers of the response as the client receives it."""

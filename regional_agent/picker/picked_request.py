@@ -335,8 +335,17 @@ class PickedRequest:
                 attempt.failed(Outcome.STALLED)
                 self.end(Refusal(Reason.ENGINE_TIMEOUT, f"the engine did not begin to respond within {limit_s:g} s"))
         elif state is _S.RESPONDING:
-            return context.deadline_at
+            if self._held_head is None or not context.estimate.streaming:
+                return context.deadline_at
+            self._release_late(now)
         return now
+
+    def _release_late(self, now: float) -> None:
+        """Let Envoy have the beginning of a stream that has been held for long."""
+        observed = self._observed()
+        late = observed.release_late(self._sent_at, now)
+        if late and self._begins(observed):
+            self._talk.send_response_part(late, ends=False)
 
     def shut_down(self) -> None:
         """End the request because the agent stops."""

@@ -134,12 +134,16 @@ async def test_clients_of_http_1_0_are_served(tmp_path: Path) -> None:
         await until(lambda: agent.counted() == {"ok": 2.0})
 
 
-async def test_an_error_with_status_200_is_no_answer_to_the_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_with_status_200_is_no_answer_to_the_client(stream: bool, tmp_path: Path) -> None:
     """Envoy sends the body to the picker before it has the head from it."""
     broken = b'{"error": {"message": "CUDA out of memory", "type": "server_error", "code": 500}}'
+    kind = b"application/json"
+    if stream:
+        broken, kind = b": ping\n\ndata: %b\n\ndata: [DONE]\n\n" % broken, b"text/event-stream"
 
     async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(broken))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(broken)))
         for part in (broken[:20], broken[20:]):
             writer.write(part)
             await writer.drain()
@@ -150,9 +154,29 @@ async def test_an_error_with_status_200_is_no_answer_to_the_client(tmp_path: Pat
         running_picker(agent) as picker,
         running_envoy(tmp_path, picker, [gpu.address]) as front,
     ):
-        chat = json.dumps({"model": MODEL, "messages": []}).encode()
+        chat = json.dumps({"model": MODEL, "messages": [], "stream": stream}).encode()
         assert await refused(front, post(chat)) == (502, "engine_failed")
         await until(lambda: agent.counted() == {"engine_error": 1.0})
+
+
+async def test_an_answer_that_breaks_off_before_the_client_has_its_head_is_an_error_of_the_api(tmp_path: Path) -> None:
+    async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"id": ')
+        await writer.drain()
+        writer.close()
+
+    async with (
+        engine(breaks_off) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        client = await RawClient.connect(front)
+        client.send(post(json.dumps({"model": MODEL, "messages": []}).encode()))
+        status, headers, body = await client.answer()
+        client.close()
+        assert (status, headers["content-type"], code(body)) == (502, "application/json", "engine_failed")
+        await until(lambda: agent.counted() == {"engine_cut": 1.0})
 
 
 def merged(into: Any, more: Any) -> Any:
@@ -483,7 +507,10 @@ async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: st
                 client = await RawClient.connect(front)
                 forged = f"x-gateway-destination-endpoint: {abroad.address}"
                 client.send(post(BODY, forged, "x-penstock-route: x").replace(b"Host: test", b"Host: " + host.encode()))
-                assert (await client.head())[0] == status
+                answer = await client.answer()
+                assert answer.status == status
+                if status != 200:
+                    assert (code(answer.body), answer.headers["retry-after"]) == ("none_ready", "1")
                 client.close()
         assert abroad.requests == []
         assert bool(here.requests) == (status == 200)

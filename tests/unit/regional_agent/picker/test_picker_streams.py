@@ -25,6 +25,7 @@ from penstock.routes.route import BodyKind, Route
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode, InvalidTransition, StreamState
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
+from regional_agent.proxy.responses import answer_intake
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
@@ -141,6 +142,45 @@ async def test_a_response_that_ends_while_its_beginning_is_held_has_sent_nothing
     assert "output_tokens" not in line
 
 
+async def test_the_beginning_of_a_stream_is_held_until_it_is_no_error_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()
+    broken = b'data: {"error":{"message":"CUDA out of memory","code":500}}\n\n'
+    async with picking(tmp_path) as agent:
+
+        def streamed(first: bytes) -> PickerStream:
+            stream = PickerStream(parts_of(agent))
+            stream.receive(head(), body(chat), response_head(200, {"content-type": "text/event-stream"}))
+            stream.receive(response_body(first))
+            for active in list(agent.proxy.active):
+                active.check(agent.proxy.clock())
+            return stream
+
+        assert streamed(broken).refused == (502, "engine_failed")
+        stream = streamed(b": ping\n\n")
+        assert "response_headers" not in stream.kinds()
+        stream.receive(response_body(broken))
+        assert stream.refused == (502, "engine_failed")
+        assert agent.counted() == {"engine_error": 2.0}
+
+        monkeypatch.setattr(answer_intake, "HOLD_S", -1.0)
+        stream = streamed(b": ping\n\n")
+        assert stream.kinds()[-1] == "response_headers"
+        stream.receive(response_body(broken, ends=True))
+        assert stream.response_body() == b": ping\n\n" + broken
+        assert agent.counted() == {"engine_error": 3.0}
+
+
+@pytest.mark.parametrize("status", [101, 199, 600])
+async def test_a_status_that_is_none_of_a_response_is_an_error(tmp_path: Path, status: int) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(status, {"upgrade": "websocket"}))
+        assert stream.refused == (502, "engine_failed")
+        assert agent.held() == 0
+
+
 async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path: Path) -> None:
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
@@ -158,7 +198,7 @@ async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path
         assert stream.kinds()[-2:] == ["response_body", "response_trailers"]
         assert stream.response_body() == ANSWER
 
-        stream, event = PickerStream(parts_of(agent)), b'data: {"choices": []}\n\n'
+        stream, event = PickerStream(parts_of(agent)), b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
         stream.receive(head(), body(STREAM), response_head(200, {"content-type": "text/event-stream"}))
         stream.receive_together(response_body(event))
         assert stream.response_body() == event
