@@ -9,21 +9,30 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
+from uuid import uuid4
 
 from adapters.object_store.object_store import ObjectMissing, SignedMethod, StoredObject, StoreUnavailable
 
 _TEMPORARY = ".new"
+
+_IDENTITY: Final = ".penstock-store"
+"""File that names the store. It is not the same, or absent, where the folder was moved, unmounted or replaced."""
 
 CREATIONS: Final = 10
 """Attempts to create a file in a folder that deletions of other files remove."""
 
 
 class FolderStore:
-    """Objects as files. Readers see a whole object or none."""
+    """Objects as files. Readers see a whole object or none.
+
+    A folder that is away, such as an unmounted one, has no object either: nothing in it is missing or written.
+    """
 
     def __init__(self, root: Path) -> None:
         """Use the folder `root`, which the first `put` creates."""
         self.root = root
+        self._identity = b""
+        """The name of the store; empty until it is known."""
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file beside the name, sync it, and rename it."""
@@ -37,8 +46,9 @@ class FolderStore:
         target = self.root / path
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}{_TEMPORARY}")
         try:
+            self._check(is_written=True)
             try:
-                with _created(temporary) as file:
+                with self._created(temporary) as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -72,6 +82,7 @@ class FolderStore:
                 file.seek(start)
                 return file.read(size_bytes)
         except FileNotFoundError:
+            self._check()
             raise ObjectMissing(f"{self.root / path}: no such file") from None
         except OSError as error:
             raise _unavailable(error, self.root / path) from None
@@ -95,6 +106,7 @@ class FolderStore:
                     except FileNotFoundError:
                         continue
                     found.append(StoredObject(within + name, status.st_size, status.st_mtime))
+            self._check()
         except OSError as error:
             raise _unavailable(error, start) from None
         return sorted(found)
@@ -106,21 +118,42 @@ class FolderStore:
     def delete(self, path: str) -> None:
         """Remove a file, and the folders that are empty without it."""
         try:
-            (self.root / path).unlink(missing_ok=True)
+            (self.root / path).unlink()
+        except FileNotFoundError:
+            self._check()
         except OSError as error:
             raise _unavailable(error, self.root / path) from None
         with suppress(OSError):  # not empty
             for folder in Path(path).parents[:-1]:
                 (self.root / folder).rmdir()
 
+    def _created(self, path: Path) -> BinaryIO:
+        """Create a file and its folders, which a deletion may remove before they have a file."""
+        for _ in range(CREATIONS):
+            with suppress(FileNotFoundError):
+                return path.open("wb")
+            # Not `parents=True`, which would create the root again.
+            for folder in reversed(path.relative_to(self.root).parents[:-1]):
+                with suppress(FileNotFoundError):
+                    (self.root / folder).mkdir(exist_ok=True)
+        raise FileNotFoundError(errno.ENOENT, "the folder is deleted again and again", str(path))
 
-def _created(path: Path) -> BinaryIO:
-    """Create a file and its folder, which a deletion may remove before the folder has a file."""
-    for _ in range(CREATIONS):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            return path.open("wb")
-    raise FileNotFoundError(errno.ENOENT, "the folder is deleted again and again", str(path))
+    def _check(self, *, is_written: bool = False) -> None:
+        """Raise StoreUnavailable if the folder is another one than at first; name it if it is new and `is_written`."""
+        file = self.root / _IDENTITY
+        try:
+            if is_written and not self._identity:
+                self.root.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError), file.open("xb") as new:
+                    new.write(uuid4().hex.encode())
+            found = file.read_bytes()
+        except FileNotFoundError:
+            found = b""
+        except OSError as error:
+            raise _unavailable(error, file) from None
+        if self._identity and found != self._identity:
+            raise StoreUnavailable(f"{self.root} is not the folder that the store was in before; is it mounted?")
+        self._identity = found
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -53,11 +53,12 @@ async def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
     def lose() -> None:
         folder.rename(away)
-        # Not an empty folder, which would be an empty store.
-        folder.write_text("")
+        # As below a file system that is no longer mounted.
+        folder.mkdir()
 
     def restore() -> None:
-        folder.unlink()
+        # Fails unless the folder is empty.
+        folder.rmdir()
         away.rename(folder)
 
     yield LostStore(job_store(folder, *REGIONS), lose, restore)

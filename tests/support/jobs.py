@@ -110,6 +110,6 @@ async def closed(store: Path) -> None:
 
 
 def stored_files(store: Path, pattern: str = "*") -> list[Path]:
-    """Files of a folder store whose path matches `pattern`. Directories may vanish meanwhile, which `rglob` reports."""
-    found = (Path(folder, name) for folder, _, names in os.walk(store) for name in names)
+    """Objects of a folder store with a path like `pattern`. Directories may vanish meanwhile, which `rglob` reports."""
+    found = (Path(folder, name) for folder, _, names in os.walk(store) for name in names if name != ".penstock-store")
     return sorted(path for path in found if fnmatch(str(path.relative_to(store)), pattern))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,40 @@ def test_of_several_writers_of_a_new_object_one_succeeds(tmp_path: Path) -> None
     assert written.count(True) == 1
     assert store.read("claims/1") == b"%d" % written.index(True)
     assert [each[:2] for each in store.list("")] == [("claims/1", 1)]
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty folder", "another store"])
+def test_a_folder_that_is_away_has_no_missing_object_and_receives_none(tmp_path: Path, instead: str) -> None:
+    root, away = tmp_path / "store", tmp_path / "away"
+    writer, reader = FolderStore(root), FolderStore(root)
+    writer.put("a/b", b"1")
+    assert [each.path for each in reader.list("")] == ["a/b"]
+    root.rename(away)
+    if instead != "nothing":
+        root.mkdir()
+    if instead == "another store":
+        FolderStore(root).put("c", b"2")
+    before = sorted(tmp_path.rglob("*"))
+    operations: list[Callable[[FolderStore], object]] = [
+        lambda store: store.put("a/b", b"3"),
+        lambda store: store.put_new("d/e", b"3"),
+        lambda store: store.read("a/b"),
+        lambda store: store.list(""),
+        lambda store: store.list("a"),
+        lambda store: store.delete("a/b"),
+    ]
+    for operation in operations:
+        for store in (writer, reader):
+            with pytest.raises(StoreUnavailable) as raised:
+                operation(store)
+            assert not isinstance(raised.value, ObjectMissing)
+    assert sorted(tmp_path.rglob("*")) == before
+    if instead != "nothing":
+        root.rename(tmp_path / "other")
+    away.rename(root)
+    assert reader.read("a/b") == b"1"
+    assert writer.put_new("d/e", b"3")
+    assert [each.path for each in FolderStore(root).list("")] == ["a/b", "d/e"]
 
 
 def test_a_missing_object_differs_from_a_store_that_cannot_be_read(tmp_path: Path) -> None:
