@@ -64,7 +64,7 @@ def run(
             structlog.contextvars.bind_contextvars(agent=own.name)
             uvloop.run(serve(own, socket.socket(fileno=traffic_socket)))
         elif settings.workers > 1:
-            uvloop.run(supervise(settings, [sys.executable, "-m", "regional_agent.cli", *sys.argv[1:]], Random()))
+            uvloop.run(supervise(settings, [sys.executable, "-P", "-m", "regional_agent.cli", *sys.argv[1:]], Random()))
         else:
             uvloop.run(serve(settings))
     except (BadSettings, UnusableFile) as error:

@@ -94,7 +94,7 @@ class UploaderProcess:
 
     async def _run_once(self, url: str) -> int:
         """Run one process until it ends or the store changes; returns its exit code."""
-        arguments = ("-m", "regional_agent.ledger.segment_uploader", str(self._folder), url, str(self._epoch))
+        arguments = ("-P", "-m", "regional_agent.ledger.segment_uploader", str(self._folder), url, str(self._epoch))
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.PIPE
         )
