@@ -565,7 +565,6 @@ async def test_a_region_asks_no_webhook_while_it_or_another_one_may_have_an_endp
 async def test_an_endpoint_that_wakes_answers_synthetic_requests_before_those_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_ups, "START_S", 0.0)
     monkeypatch.setattr(warm_ups, "RETRY_S", 0.01)
     engine = SleepingEngine()
     engine.fails = (2,)

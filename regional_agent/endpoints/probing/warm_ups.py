@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from penstock.health.endpoint_health import EndpointState
 from penstock.health.warm_up_weight import STILL_WARM_S
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.background_tasks import cancel
@@ -19,7 +20,8 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 START_S: Final = 30.0
-"""Time (s) after the start of the agent in which loaded models count as warm: other agents have used them."""
+"""Time (s) after the start of the agent in which models count as warm that were loaded when it first read them: other
+agents have used them."""
 
 RETRY_S: Final = 1.0
 """Time (s) from a failed request to the next."""
@@ -42,6 +44,8 @@ class WarmUps:
         self._started_at = clock()
         self._seen_at: dict[tuple[Endpoint, str], float] = {}
         """Time (s) at which an endpoint last had a model loaded."""
+        self._lacked: set[tuple[Endpoint, str]] = set()
+        """Endpoints that this agent has seen without a model."""
         self._tasks: dict[tuple[Endpoint, str], asyncio.Task[None]] = {}
 
     def check(self, endpoints: Iterable[Endpoint]) -> None:
@@ -52,6 +56,7 @@ class WarmUps:
             return
         kept = {(endpoint, model) for endpoint in warming for model in endpoint.reported.warm_ups}
         self._seen_at = {key: at for key, at in self._seen_at.items() if key in kept}
+        self._lacked &= kept
         for endpoint, model in kept:
             self._check(endpoint, model, now)
 
@@ -65,15 +70,17 @@ class WarmUps:
             self._seen_at[key] = now
             if model in reported.warm or key in self._tasks:
                 return
-            if now - self._started_at < START_S:
+            if key not in self._lacked and now - self._started_at < START_S:
                 self._set_warm(endpoint, model, "")
                 return
             task = asyncio.create_task(self._warm(endpoint, model), name=f"warm-up {endpoint.name}")
             self._tasks[key] = task
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
-        elif model in reported.warm and now - self._seen_at.get(key, -inf) > STILL_WARM_S:
-            reported.warm -= {model}
-            self._on_warm()
+        elif _lacks(endpoint):
+            self._lacked.add(key)
+            if model in reported.warm and now - self._seen_at.get(key, -inf) > STILL_WARM_S:
+                reported.warm -= {model}
+                self._on_warm()
 
     async def _warm(self, endpoint: Endpoint, model: str) -> None:
         warm_up, began_at = endpoint.reported.warm_ups[model], self._clock()
@@ -122,3 +129,9 @@ class WarmUps:
 
 def _has(endpoint: Endpoint, model: str) -> bool:
     return endpoint.health.ready and model in endpoint.loaded_models
+
+
+def _lacks(endpoint: Endpoint) -> bool:
+    """Whether a model that the endpoint does not have is not loaded, and not only unread."""
+    health = endpoint.health
+    return health.state is EndpointState.DOWN or (health.ready and endpoint.reported.listed_at > -inf)
