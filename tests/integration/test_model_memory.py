@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -50,13 +51,16 @@ class OllamaHost(SmallHttp):
         self.may_list = asyncio.Event()
         self.may_list.set()
         self.lists = 0
+        self.has_list = True
+        """Whether it has the list of OpenAI's API, which names what sleeps too."""
 
     async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         path = target.decode()
         if path == "/v1/models":
             self.lists += 1
             await self.may_list.wait()
-            return 200, json.dumps({"data": [{"id": name} for name in (MODEL, OTHER)]}).encode()
+            body = json.dumps({"data": [{"id": name} for name in (MODEL, OTHER)]}).encode()
+            return (200, body) if self.has_list else (404, b"")
         if path == "/api/ps":
             await self.may_list.wait()
             sizes = [{"name": f"{name}:latest", "size": int(self.size_gb[name] * GB)} for name in self.loaded]
@@ -154,6 +158,43 @@ async def test_no_model_wakes_before_a_probe_has_read_what_sleeps(tmp_path: Path
             host.may_list.set()
             assert (await asked).status == 200
     assert host.orders == [("unload", MODEL), ("load", OTHER)]
+
+
+async def add_model(directory: Path, agent: Agent) -> None:
+    file = directory / "endpoints.yaml"
+    entries = msgspec.yaml.decode(file.read_bytes())
+    entries[0]["models"] = [MODEL, OTHER]
+    file.write_bytes(msgspec.yaml.encode(entries))
+    await agent.endpoints.sources.reload_file()
+
+
+async def test_an_entry_that_changes_during_a_probe_decides_what_the_probe_reads(tmp_path: Path) -> None:
+    host, options = OllamaHost(), {"engine": "vllm"}
+    host.may_list.clear()
+    async with host, running_agent(tmp_path, [Address.parse(host.url)], options=options, redis_url=None) as agent:
+        agent.endpoints.start()
+        await until(lambda: host.lists > 0)
+        await add_model(tmp_path, agent)
+        host.may_list.set()
+        (endpoint,) = agent.endpoints.every()
+        await until(lambda: endpoint.reported.loaded is not None)
+        assert endpoint.models == (MODEL, OTHER)
+
+
+async def test_a_model_new_to_an_entry_is_not_served_before_a_probe_has_read_whether_it_sleeps(tmp_path: Path) -> None:
+    host, options = OllamaHost(), {"engine": "ollama"}
+    host.loaded, host.has_list = [MODEL], False
+    async with (
+        host,
+        running_agent(tmp_path, [Address.parse(host.url)], options=options, redis_url=None) as agent,
+        deciding(agent, on_demand_models_of_both(), name="agent-1"),
+    ):
+        (endpoint,) = agent.endpoints.every()
+        await until(lambda: endpoint.models == (MODEL,) and endpoint.health.ready)
+        await add_model(tmp_path, agent)
+        assert endpoint.models == (MODEL,)
+        host.loaded.append(OTHER)
+        await until(lambda: endpoint.models == (MODEL, OTHER))
 
 
 async def test_both_stay_loaded_where_the_engine_reports_that_both_fit(tmp_path: Path) -> None:

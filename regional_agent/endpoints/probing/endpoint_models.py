@@ -199,7 +199,8 @@ async def without_asleep(
                     endpoint.reported.other_bytes = running.other_bytes
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise NotReady(f"GET {page}: {error}") from None
-    if not sleeping:
+    if not endpoint.reported.wake_methods:
         return listed
+    # A list that the engine does not have cannot state that a model new to the entry sleeps.
     loaded = frozenset(endpoint.spec.models) if listed.models is None else listed.models
     return listed._replace(models=loaded - sleeping)

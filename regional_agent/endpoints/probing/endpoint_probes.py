@@ -21,7 +21,6 @@ from regional_agent.endpoints.probing.endpoint_models import (
     fetch_loaded_models,
     without_asleep,
 )
-from regional_agent.endpoints.reported_models import NO_METHODS
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -90,7 +89,7 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     """Return the outcome of one probe, and why it is not good; without the path, which may hold a secret."""
     if not endpoint.usable:
         return ProbeOutcome.UNREADY, "a file of its entry was never usable"
-    engine, spec, rewrite = ENGINES[endpoint.kind], endpoint.spec, endpoint.rewrite or NO_REWRITE
+    spec, rewrite = endpoint.spec, endpoint.rewrite or NO_REWRITE
     check = endpoint.health_check
     lists = endpoint.lacks_health_page and _may_lack_health_page(endpoint)
     target = spec.health.path or rewrite.target(MODELS_PATH if lists else check.path)
@@ -107,15 +106,7 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
         if outcome is ProbeOutcome.GOOD and (endpoint.reported.wake_methods or endpoint.models_due()):
             # An endpoint that another agent lets sleep must receive no requests, so its models are always due.
-            if engine.facts and endpoint.reported.are_pages_due(endpoint.now(), ready=endpoint.health.ready):
-                endpoint.reported.set_pages(await fetch_facts(spec, rewrite, engine.facts, connections))
-            listed = loaded = await fetch_loaded_models(spec, rewrite, engine.models, connections)
-            methods = NO_METHODS
-            # A policy may come into force while the engine answers.
-            while methods != endpoint.reported.wake_methods:
-                methods = endpoint.reported.wake_methods
-                listed = await without_asleep(loaded, endpoint, rewrite, connections)
-            endpoint.set_loaded_models(listed.models, listed.adapters, listed.facts)
+            await _read_models(endpoint, connections)
     except CredentialRejected as error:
         endpoint.reject_credential(str(error))
         return ProbeOutcome.UNREADY, "it rejects the credential"
@@ -130,6 +121,19 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     if outcome is ProbeOutcome.UNREADY:
         return outcome, unready_because(check, answer.status, answer.body)
     return outcome, "it is busy" if outcome is ProbeOutcome.BUSY else ""
+
+
+async def _read_models(endpoint: Endpoint, connections: UpstreamPool) -> None:
+    """Read which models are loaded and do not sleep, again if policy, entry or kind change while the engine answers."""
+    reported, asked = endpoint.reported, None
+    while asked != (asks := (endpoint.kind, endpoint.spec, endpoint.rewrite or NO_REWRITE, reported.wake_methods)):
+        asked = asks
+        engine, spec, rewrite = ENGINES[asks[0]], asks[1], asks[2]
+        if engine.facts and reported.are_pages_due(endpoint.now(), ready=endpoint.health.ready):
+            reported.set_pages(await fetch_facts(spec, rewrite, engine.facts, connections))
+        listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
+        listed = await without_asleep(listed, endpoint, rewrite, connections)
+    endpoint.set_loaded_models(listed.models, listed.adapters, listed.facts)
 
 
 def _may_lack_health_page(endpoint: Endpoint) -> bool:
