@@ -41,6 +41,23 @@ def zone_records(zone: DnsZone, name: str) -> list[Record]:
     return address_records(name, zone.name_servers.get(name, ()), zone.ttl_s)
 
 
+def empty_names(zones: Mapping[str, DnsZone], names: Iterable[str]) -> frozenset[str]:
+    """Return the names between `names` and their zones. They exist, without records (RFC 8020): a resolver that asks
+    for a name part by part (RFC 9156) would otherwise stop there."""
+    found: set[str] = set()
+    for name in (*names, *(host for zone in zones.values() for host in zone.name_servers)):
+        zone, parent = zone_of(zones, name), name.partition(".")[2]
+        while zone is not None and len(parent) > len(zone.name):
+            found.add(parent)
+            parent = parent.partition(".")[2]
+    return frozenset(found)
+
+
+def empty_record(name: str) -> Record:
+    """Return the record by which PowerDNS knows that a name exists that has no other one."""
+    return Record(name, "ENT", "", 0)
+
+
 def region_records(policy: Policy, name: DnsName, region: str) -> list[Record]:
     """Return the records with which a name resolves to a region."""
     entry = policy.regions[region].entry

@@ -18,7 +18,7 @@ from penstock.dns.remote_backend import (
     records_line,
     result_line,
 )
-from penstock.dns.zone_records import last_resort_records, zone_of, zone_records
+from penstock.dns.zone_records import empty_names, empty_record, last_resort_records, zone_of, zone_records
 from penstock.policy.geography import NOWHERE
 from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.policy import Policy
@@ -35,7 +35,7 @@ NONE: Final = "none"
 
 
 class NameResolver:
-    """Answers one request at a time; holds no state but counters."""
+    """Answers one request at a time; holds no state but counters and what it computes of the policy."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class NameResolver:
         self._fleet = fleet
         self._rng = rng
         self._on_answer = on_answer
+        self._empty: tuple[Policy, frozenset[str]] | None = None
 
     def answer(self, message: Message) -> bytes:
         """Return the answer to one request of PowerDNS."""
@@ -93,8 +94,16 @@ class NameResolver:
             return FALSE if asked.qtype == "SOA" else self._resolve(policy, name, asked)
         zone = zone_of(policy.dns_zones or {}, qname)
         records = [] if zone is None else zone_records(zone, qname)
+        if not records and qname in self._empty_names(policy):
+            records = [empty_record(qname)]
         # PowerDNS refuses other records than the SOA where it asks for this one alone.
         return records_line([record for record in records if asked.qtype in (record.kind, "ANY")], 0)
+
+    def _empty_names(self, policy: Policy) -> frozenset[str]:
+        """The names without records that exist, computed once for a policy: queries of strangers ask for any name."""
+        if self._empty is None or self._empty[0] is not policy:
+            self._empty = policy, empty_names(policy.dns_zones or {}, policy.dns_names or {})
+        return self._empty[1]
 
     def _resolve(self, policy: Policy, name: DnsName, asked: Parameters) -> bytes:
         subnet = subnet_of(asked.remote, asked.real_remote)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.health.region_health import RegionState
-from tests.support.dns_names import ENTRIES, NameServer, all_live, dns_policy
+from tests.support.dns_names import ENTRIES, NAMES, NameServer, a_name, all_live, dns_policy
 from tests.support.paths import ROOT
 from tests.support.powerdns import PowerDns, needs_dig, needs_powerdns, power_dns
 
@@ -50,6 +50,10 @@ UNUSUAL = {
     "api.example.com A": r"status: NOERROR[^$]*ANSWER: 0",
     f"{EU} HTTPS": r"status: NOERROR[^$]*ANSWER: 0",
     f"x.{EU}": "status: NXDOMAIN",
+    # A name without records between a name and the zone exists (RFC 8020).
+    "eu.v1.api.example.com +short": AN_ADDRESS,
+    "v1.api.example.com NS": r"status: NOERROR[^$]*ANSWER: 0",
+    "x.v1.api.example.com": "status: NXDOMAIN",
     "example.org": "status: REFUSED",
     ". ANY": "status: REFUSED",
     f"{EU} IXFR=1": "Transfer failed",
@@ -78,7 +82,8 @@ def test_each_documented_command_is_tested() -> None:
 @pytest.mark.parametrize("queries", [DOCUMENTED, UNUSUAL], ids=["documented", "unusual"])
 async def test_queries_by_dig(tmp_path: Path, queries: dict[str, str]) -> None:
     path = tmp_path / "dns.sock"
-    async with NameServer(dns_policy()).listening(path), power_dns(path, tmp_path / "pdns", cache_ttl="0") as pdns:
+    policy = dns_policy(names=(*NAMES, a_name("eu.v1", tenants=("personal",))))
+    async with NameServer(policy).listening(path), power_dns(path, tmp_path / "pdns", cache_ttl="0") as pdns:
         for command, pattern in queries.items():
             await expect(pdns, command, pattern)
 

@@ -16,7 +16,8 @@ from penstock.dns.remote_backend import (
     records_line,
     result_line,
 )
-from penstock.dns.zone_records import Record, address_records, last_resort_records, zone_of, zone_records
+from penstock.dns.zone_records import Record, address_records, empty_names, last_resort_records, zone_of, zone_records
+from penstock.policy.kinds.dns_names import DnsZone
 from tests.support.dns_names import ZONE, a_name
 
 
@@ -51,6 +52,14 @@ def test_the_innermost_zone_has_a_name() -> None:
     assert zone_of({}, "example.com") is None
     assert zone_of(outer, "notexample.com") is None
     assert zone_of(outer, "com") is None
+
+
+def test_names_between_a_name_and_its_zone_exist() -> None:
+    inner = DnsZone(f"inner.{ZONE.name}", {"a.ns.inner.api.example.com": ("192.0.2.1",)}, ZONE.contact)
+    zones = {ZONE.name: ZONE, inner.name: inner}
+    names = ["eu.api.example.com", "eu.v1.x.api.example.com", "b.c.inner.api.example.com", "x.elsewhere.example"]
+    expected = {"v1.x", "x", "c.inner", "ns.inner"}
+    assert empty_names(zones, names) == {f"{name}.api.example.com" for name in expected}
 
 
 def test_lines_of_the_protocol() -> None:
