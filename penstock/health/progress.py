@@ -44,6 +44,10 @@ LONG_ANSWER_S: Final = 60.0
 recent ones took, while it is the only one that is overdue. Answers differ in length by a hundred to one. So may a tool
 call that an engine holds back until it is complete. Later it is evidence as several of them are."""
 
+UNLEARNED_S: Final = 120.0
+"""Time (s) for which an image, a transcription or another response that costs no tokens may take at an endpoint that
+completed fewer than MIN_RESPONSES of them: its estimate is a guess, and what chats took explains nothing."""
+
 WITNESSES: Final = 2
 """Number of such responses that may be evidence before LONG_ANSWER_S (`stall_of`). All streams with a tool call count
 as one: agents that began together call their tools together."""
@@ -122,6 +126,8 @@ class AwaitedResponse(NamedTuple):
     stream that begins as soon as output is generated."""
     streams: int = 1
     """Requests that the agents ran at the endpoint when the request was sent, itself included."""
+    is_text: bool = True
+    """Whether its cost is counted in tokens."""
 
 
 class ProgressTracker:
@@ -132,7 +138,9 @@ class ProgressTracker:
         self.progressed_at = -inf
         """When output last arrived (s)."""
         self._answers = LongestWaits()
-        """Waits for responses that are not streamed."""
+        """Waits for responses that are not streamed, and cost tokens."""
+        self._others = LongestWaits()
+        """Waits for other responses that are not streamed."""
         self._streams = LongestWaits()
         """Durations of complete streams."""
         self._first_chunks = LongestWaits()
@@ -158,7 +166,7 @@ class ProgressTracker:
     @property
     def longest_s(self) -> float:
         """The longest recent wait (s) for a response or a chunk; 0 before the first."""
-        return max(self._answers.longest_s, self._first_chunks.longest_s, self._gaps.longest_s)
+        return max(self._answers.longest_s, self._others.longest_s, self._first_chunks.longest_s, self._gaps.longest_s)
 
     def waits(self, request: AwaitedResponse, now: float) -> None:
         """Record that a request waits for its first byte at `now` (s), by the clock of its times."""
@@ -166,14 +174,18 @@ class ProgressTracker:
         if since < self._waiting_since:
             self._waiting_since = since
         waited_s = now - since
-        history = self._first_chunks if streaming else self._answers
-        if history.count < MIN_RESPONSES:
+        is_other = not (streaming or request.is_text)
+        history = self._first_chunks if streaming else (self._others if is_other else self._answers)
+        if is_other and history.count < MIN_RESPONSES and waited_s < UNLEARNED_S:
+            return
+        explained_s = HISTORY_FACTOR * history.explained_s(request.prefill_s)
+        if history.count < MIN_RESPONSES and not is_other:
             # A first chunk takes no longer than a whole response, and that no longer than a stream of the same answer.
             history = self._answers if streaming else self._streams
         crowding = history.crowding(request.streams)
         if waited_s < request.expected_s * DUE_FACTOR * crowding:
             return
-        if streaming and waited_s < HISTORY_FACTOR * self._first_chunks.explained_s(request.prefill_s):
+        if waited_s < explained_s:
             return
         self._overdue_since = min(self._overdue_since, since)
         if waited_s < request.longest_s:
@@ -213,9 +225,12 @@ class ProgressTracker:
         """Record a stream without an error. See `LongestWaits.add`."""
         self._first_chunks.add(waited_s, prefill_s, streams)
 
-    def completed(self, duration_s: float, *, streaming: bool, streams: int = 1) -> None:
-        """Record a complete response that took `duration_s` (s), of `streams` at once."""
-        (self._streams if streaming else self._answers).add(duration_s, streams=streams)
+    def completed(
+        self, duration_s: float, prefill_s: float = 0.0, streams: int = 1, *, streaming: bool, is_text: bool = True
+    ) -> None:
+        """Record a complete response that took `duration_s` (s). See `LongestWaits.add` and `AwaitedResponse`."""
+        history = self._streams if streaming else (self._answers if is_text else self._others)
+        history.add(duration_s, prefill_s, streams)
 
     def resumed(self, silent_s: float) -> None:
         """Record a chunk of a stream after a noticeable silence (s)."""

@@ -200,17 +200,25 @@ class Placement(Reservation[Member]):
         """Prefill (s, reference) that the endpoint's cache does not spare."""
         return max(0.0, self.estimate.work.prefill_s - self.spared_s)
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the cost of the request is counted in tokens."""
+        return self.estimate.cost.unit is _TOKEN
+
     def awaited(self) -> AwaitedResponse:
         """The request as one that waits for its first byte."""
         estimate, expected_s = self.estimate, self.expected_first_byte_s()
         ask, longest_s = estimate.ask, 0.0
-        if (ask.offers_tools or not estimate.streaming) and estimate.cost.unit is _TOKEN and ask.answers:
+        if not self.is_text:
+            longest_s = 0.0 if estimate.streaming else inf
+        elif (ask.offers_tools or not estimate.streaming) and ask.answers:
             longest_s = inf
             if ask.max_tokens is not None:
                 most_s = estimate.cost.output_unit_s * ask.max_tokens * ask.count
                 whole_s = expected_s + (self.decode_us / MICROSECONDS if estimate.streaming else 0.0)
                 longest_s = whole_s * max(1.0, most_s / max(estimate.work.decode_s, 1e-9))
-        return AwaitedResponse(self.since, expected_s, estimate.streaming, self.uncached_s, longest_s, self.streams)
+        uncached_s, streams = self.uncached_s, self.streams
+        return AwaitedResponse(self.since, expected_s, estimate.streaming, uncached_s, longest_s, streams, self.is_text)
 
     def mean_streams(self) -> float:
         """Mean of the numbers of requests on the endpoint at creation and now, this request included in both."""

@@ -282,8 +282,9 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is not None:
                 endpoint.completed(service_s)
                 if self.outcome is None:
+                    took_s, streaming = now - self.since, self.estimate.streaming
                     endpoint.progress.completed(
-                        now - self.since, streaming=self.estimate.streaming, streams=self.streams
+                        took_s, self.uncached_s, self.streams, streaming=streaming, is_text=self.is_text
                     )
                     services.chooser.learn_response(self, now, usage)
             elif self.outcome in _GIVEN_UP and not self._judged_later:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
+from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
@@ -297,6 +299,40 @@ async def test_a_long_answer_after_short_ones_stays_at_its_engine(tmp_path: Path
         assert freezing.asked_while_frozen == 1
         for client in clients:
             client.close()
+
+
+IMAGE = (
+    b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{"data": [{"b64_json": "aGk="}]}'
+)
+
+
+async def test_the_first_image_of_an_engine_stays_there_while_its_sibling_is_idle(tmp_path: Path) -> None:
+    gpus = [Freezing(), Freezing()]
+    for gpu in gpus:
+        gpu.is_frozen, gpu.rest = True, IMAGE
+    async with (
+        engine(gpus[0]) as one,
+        engine(gpus[1]) as two,
+        running_agent(tmp_path, [one.address, two.address], limits=LIMITS) as running,
+    ):
+        policy = running.config.policy
+        model = replace(policy.models[MODEL], cost=Cost(CostUnit.REQUEST, output_unit_s=0.05))
+        running.config.policy = replace(policy, models={**policy.models, MODEL: model})
+        running.endpoints.start()
+        try:
+            await until(lambda: running.endpoints.pools[MODEL].ready == 2)
+            client = await RawClient.connect(running.traffic)
+            client.send(post(json.dumps({"model": MODEL, "prompt": "a cat"}).encode(), path="/v1/images/generations"))
+            members = running.endpoints.pools[MODEL].endpoints
+            await until(lambda: max(each.sample.silent_s(each.now()) for each in members) > 2.0 * RULES.suspect_after_s)
+            assert {each.ejection.state for each in members} == {EjectionState.NONE}
+            for gpu in gpus:
+                gpu.goes_on.set()
+            assert (await client.answer()).status == 200
+            assert sum(gpu.asked_while_frozen for gpu in gpus) == 1, "it is not sent again"
+            client.close()
+        finally:
+            await running.endpoints.stop()
 
 
 async def test_long_answers_after_short_ones_stay_at_the_only_engine_there_is(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.health.outlier_ejection import (
 from penstock.health.progress import AwaitedResponse, ProgressSample, ProgressTracker, Stall, StallReason, stall_of
 
 DUE_FACTOR, HISTORY_FACTOR, HISTORY_SHARE, IDLE_READINGS, MIN_RESPONSES, WINDOW_RESPONSES = 4.0, 2.0, 0.5, 3, 3, 32
-LONG_ANSWER_S = 60.0
+LONG_ANSWER_S, UNLEARNED_S = 60.0, 120.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 AFTER_S = 10.0
@@ -155,6 +155,38 @@ def test_durations_of_the_other_kind_are_the_history_of_an_endpoint_without_one(
     assert stall_at(tracker, 60.0 * HISTORY_FACTOR, streaming=False) is not None
     assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR - 0.1) is None
     assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR) is not None
+
+
+def test_an_image_is_compared_with_images_and_not_with_chats() -> None:
+    """A uvicorn server of images, new or after chats and embeddings: a job of a minute is no stall."""
+
+    def stall(tracker: ProgressTracker, now: float, *siblings: ProgressSample) -> Stall | None:
+        tracker.waits(AwaitedResponse(0.0, 5.0, False, longest_s=inf, is_text=False), now)
+        return stall_of(tracker.take_sample(), siblings, now, AFTER_S)
+
+    for history in (with_history(), with_history(0.1, 0.1, 0.1), with_history(0.1, 0.1, 0.1, streaming=False)):
+        assert stall(history, UNLEARNED_S - 0.1, ProgressSample(UNLEARNED_S - 1.0)) is None
+        assert stall(history, UNLEARNED_S, ProgressSample(UNLEARNED_S - 1.0)) is not None
+    images = with_history(0.1, 0.1, 0.1, streaming=False)
+    for duration_s in (50.0, 40.0, 60.0):
+        images.completed(duration_s, streaming=False, is_text=False)
+    assert stall(images, 60.0 * HISTORY_FACTOR - 0.1) is None
+    assert stall(images, 60.0 * HISTORY_FACTOR) is not None
+    assert images.longest_s == 60.0
+    assert stall_at(images, 6.0, streaming=False) is not None, "a chat is compared with chats"
+
+
+def test_a_larger_batch_of_embeddings_may_take_as_many_times_longer() -> None:
+    tracker = ProgressTracker()
+    for _ in range(MIN_RESPONSES):
+        tracker.completed(0.5, 0.01, streaming=False)
+
+    def stall(now: float) -> Stall | None:
+        tracker.waits(AwaitedResponse(0.0, 0.1, False, 0.2), now)
+        return stall_of(tracker.take_sample(), [], now, AFTER_S)
+
+    assert stall(0.5 * 20 * HISTORY_FACTOR - 0.1) is None
+    assert stall(0.5 * 20 * HISTORY_FACTOR) is not None
 
 
 def of_long_answers(

@@ -1,5 +1,7 @@
 """The expected time of a placement at its endpoint, and the work for which its tenant is charged."""
 
+from math import inf
+
 import pytest
 
 from penstock.admission.work_counters import ModelCounters, WorkCounters
@@ -30,6 +32,28 @@ def test_the_first_byte_is_expected_after_prefill_and_of_a_whole_response_after_
 
 
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("cost", "ask", "streaming", "longest_s"),
+    [
+        (TOKENS, CostInputs(0), False, inf),
+        (TOKENS, CostInputs(0, max_tokens=6000), False, 8.0 * 10),
+        (TOKENS, CostInputs(0, offers_tools=True), True, inf),
+        (TOKENS, CostInputs(0), True, 0.0),
+        (TOKENS, CostInputs(0, answers=False), False, 0.0),
+        (Cost(), CostInputs(0), False, inf),
+        (Cost(CostUnit.AUDIO_SECOND), CostInputs(0, answers=False), False, inf),
+        (Cost(), CostInputs(0), True, 0.0),
+    ],
+)
+def test_what_is_sent_at_its_end_alone_may_take_long(
+    cost: Cost, ask: CostInputs, streaming: bool, longest_s: float
+) -> None:
+    view = EndpointView("gpu-1", slots=4, limit=8, ready=True)
+    estimate = WorkEstimate("t", "m", cost, ask, Work(2.0, 6.0), streaming)
+    awaited = Placement(EndpointAccount(view, ""), estimate, 0.0, 100.0).awaited()
+    assert (awaited.longest_s, awaited.is_text) == (pytest.approx(longest_s), cost is TOKENS)
 
 
 @pytest.mark.parametrize(
