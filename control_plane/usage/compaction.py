@@ -87,6 +87,25 @@ def _is_replaced(name: SegmentName, replaced: Mapping[tuple[str, str], Replaced]
     return any(first <= name.number <= last for first, last in ranges)
 
 
+def absent(store: ObjectStore, names: Iterable[SegmentName], cache: Path) -> list[SegmentName]:
+    """Return the segments that the store has neither itself nor as a part of another one.
+
+    Raises:
+        StoreUnavailable: the store cannot be read.
+    """
+    wanted = list(names)
+    for day in {name.day for name in wanted}:
+        listed = list_segments(store, day, day)
+        found = {each.name for each in listed}
+        wanted = [name for name in wanted if name not in found]
+        regions = {name.region for name in wanted if name.day == day}
+        compacted = [each for each in listed if each.name.is_compacted and each.name.region in regions]
+        for each, path in zip(compacted, local_files(store, compacted, cache), strict=True):
+            replaced = {(day.isoformat(), each.name.region): replaced_by(path)}
+            wanted = [name for name in wanted if not _is_replaced(name, replaced)]
+    return wanted
+
+
 def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int) -> int:
     """Replace the segments of a day and region by one; returns how many were replaced.
 

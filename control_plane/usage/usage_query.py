@@ -10,13 +10,14 @@ import msgspec
 
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
-from control_plane.usage.compaction import without_replaced
+from control_plane.usage.compaction import absent, without_replaced
 from control_plane.usage.idle_query import capacity_rows
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache, list_segments, local_files
 from control_plane.usage.segment_query import columns_of, label, run
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow, sum_of
 from penstock.accounts.outcome_rules import Outcome
 from penstock.ledger.ledger_record import RecordKind
+from penstock.ledger.segment_names import SegmentName
 
 MAX_ROWS: Final = 100_000
 """Maximum number of groups of an answer."""
@@ -58,14 +59,22 @@ def answer(request: UsageRequest, cache: Path) -> UsageAnswer:
     """
     files: list[Path] = []
     missing: list[str] = []
+    elsewhere: Sequence[SegmentName] = request.last_put
     for each in request.stores:
         try:
             store = open_store(each.url)
             listed = list_segments(store, request.first_day, request.last_day)
             paths = local_files(store, listed, cache)
             files += without_replaced(zip((name for name, _ in listed), paths, strict=True))
+            elsewhere = absent(store, elsewhere, cache)
         except (StoreUnavailable, MissingPackages, CacheTooSmall, UnusableCache) as error:
             missing.append(f"the store {each.name} could not be read: {error}")
+            elsewhere = ()
+    missing += [
+        f"agent {name.agent} of {name.region} has put its segments into another folder or bucket, which has {name}: "
+        "a folder must be the same one for all agents and control planes"
+        for name in elsewhere
+    ]
     rows = query(files, request)
     unknown = sum(row.unknown_requests for row in rows)
     if unknown:

@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.ledger.segment_names import SegmentName
+
 
 class Dimension(StrEnum):
     """What usage can be divided by."""
@@ -61,6 +63,8 @@ class UsageRequest(msgspec.Struct, frozen=True):
     top: int | None = None
     """Maximum number of groups, the largest by `order`; None: all, ordered by their names."""
     order: UsageOrder = UsageOrder.REQUESTS
+    last_put: tuple[SegmentName, ...] = ()
+    """The last segment that each agent has put into its store, as it reports."""
 
 
 class UsageRow(msgspec.Struct, frozen=True):
@@ -137,7 +141,8 @@ class UsageAnswer(msgspec.Struct, frozen=True):
     segments: int
     """Number of segments that were read."""
     missing: tuple[str, ...] = ()
-    """What the sums lack: stores that could not be read, segments that agents hold, requests whose end is not known."""
+    """What the sums lack: stores that could not be read, segments that agents hold or have put elsewhere, requests
+    whose end is not known."""
     currency: str = ""
     """Currency of `price` and `gpu_cost`; empty without a price list."""
     others: UsageRow | None = None

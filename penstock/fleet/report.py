@@ -167,6 +167,8 @@ class LedgerReport(msgspec.Struct, frozen=True):
     """Unix time (s) of the oldest of them; None without one."""
     lost_records: int = 0
     """Records since this epoch of the agent began that had no room in the spool."""
+    last_put: str = ""
+    """Name of the segment that the agent has put into its usage store last; empty if none is known."""
 
 
 class AgentReport(msgspec.Struct, frozen=True):

@@ -141,7 +141,7 @@ class RequestLedger:
         if not self._is_on:
             return None
         use = self.spool.use
-        return LedgerReport(use.sealed, use.oldest_at, self.spool.lost_records)
+        return LedgerReport(use.sealed, use.oldest_at, self.spool.lost_records, use.last_put)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the ledger for the status page."""

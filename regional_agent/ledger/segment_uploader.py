@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -37,7 +38,14 @@ from penstock.ledger.spool_format import (
     records_of,
 )
 from regional_agent.ledger.held_files import UnsettledFiles
-from regional_agent.ledger.spool_file import DAMAGED_SUFFIX, HELD_SUFFIX, OPEN_SUFFIX, SEALED_SUFFIX, boot_id
+from regional_agent.ledger.spool_file import (
+    DAMAGED_SUFFIX,
+    HELD_SUFFIX,
+    LAST_PUT_SUFFIX,
+    OPEN_SUFFIX,
+    SEALED_SUFFIX,
+    boot_id,
+)
 
 EXIT_MISSING_PACKAGES: Final = 3
 
@@ -127,6 +135,8 @@ class SegmentUploader:
         for day, of_day in by_day(records).items():
             name = SegmentName(day, opening.region, opening.agent, opening.epoch, opening.number)
             self._store.put(str(name), self._encode(of_day))
+            with suppress(OSError):  # The disk may be full.
+                self._folder.with_suffix(LAST_PUT_SUFFIX).write_text(str(name))
         path.unlink(missing_ok=True)
         return 1
 

@@ -19,7 +19,7 @@ import structlog
 
 from penstock.ledger.spool_format import JobResult, Opening
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.ledger.spool_file import SEALED_SUFFIX, UNSETTLED_SUFFIX, OpenSpoolFile, boot_id
+from regional_agent.ledger.spool_file import LAST_PUT_SUFFIX, SEALED_SUFFIX, UNSETTLED_SUFFIX, OpenSpoolFile, boot_id
 
 FILE_BYTES: Final = 8 * 1024 * 1024
 """Size of a file that is written: about 30,000 requests."""
@@ -43,12 +43,16 @@ log = structlog.get_logger()
 class SpoolUse:
     """What the files of the spool occupy."""
 
-    def __init__(self, total_bytes: int = 0, sealed: int = 0, oldest_at: float | None = None) -> None:
+    def __init__(
+        self, total_bytes: int = 0, sealed: int = 0, oldest_at: float | None = None, last_put: str = ""
+    ) -> None:
         self.total_bytes = total_bytes
         self.sealed = sealed
         """Number of files that wait for the store."""
         self.oldest_at = oldest_at
         """Unix time (s) of the oldest of them; None without one."""
+        self.last_put = last_put
+        """Name of the segment that was put into the store last; empty if none is known."""
 
 
 class Spool:
@@ -263,4 +267,8 @@ def use_of(folder: Path) -> SpoolUse:
         if path.suffix in (SEALED_SUFFIX, UNSETTLED_SUFFIX):
             sealed += 1
             oldest = found.st_mtime if oldest is None else min(oldest, found.st_mtime)
-    return SpoolUse(total_bytes, sealed, oldest)
+    try:
+        last_put = folder.with_suffix(LAST_PUT_SUFFIX).read_text()
+    except (OSError, ValueError):
+        last_put = ""
+    return SpoolUse(total_bytes, sealed, oldest, last_put)

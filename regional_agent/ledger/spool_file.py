@@ -37,6 +37,9 @@ HELD_SUFFIX: Final = ".held"
 UNSETTLED_SUFFIX: Final = ".unsettled"
 """Suffix of such files of an agent that has died, or may not know whether its result counts: the job store decides."""
 
+LAST_PUT_SUFFIX: Final = ".put"
+"""Suffix of the file beside the folder of the spool with the name of the segment that was put last."""
+
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 """See random(4)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -20,6 +20,7 @@ from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswe
 from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
 from penstock.fleet.snapshot import FRESH_S, Snapshot
 from penstock.ledger.prices import prices_at
+from penstock.ledger.segment_names import SegmentName, parse_segment_name
 from penstock.policy.policy import Policy
 
 NO_STORE = "the policy has no usage store, so that there is no ledger; add a UsageStore document"
@@ -74,7 +75,8 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
         names what the sums lack. The segments of the current minute are not in the store yet.
         """
         policy = require_policy(view.policy)
-        question = UsageRequest(stores_of(policy), *days, dimensions(by.split(",")), tenant, top, order)
+        last_put = put_by_agents(view.snapshot, datetime.now(UTC).date())
+        question = UsageRequest(stores_of(policy), *days, dimensions(by.split(",")), tenant, top, order, last_put)
         if not question.stores:
             raise Problem(409, NO_STORE)
         try:
@@ -125,6 +127,16 @@ def held_by_agents(snapshot: Snapshot, now: float) -> tuple[str, ...]:
         if now - held.received_at > FRESH_S:
             lines.append(f"agent {agent} of {region} does not report; segments that it holds are missing")
     return tuple(lines)
+
+
+def put_by_agents(snapshot: Snapshot, today: date) -> tuple[SegmentName, ...]:
+    """Return the last segment that each agent has put into its store; none from before yesterday.
+
+    Agents with endpoints put one every few minutes, and retention removes older ones.
+    """
+    reports = (held.report for _, held in sorted(snapshot.agents.items()))
+    names = (parse_segment_name(report.ledger.last_put) for report in reports if report.ledger is not None)
+    return tuple(name for name in names if name is not None and name.day >= today - timedelta(days=1))
 
 
 def uncovered(policy: Policy) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from control_plane.api.routes.usage_routes import LATE_S, held_by_agents, uncovered
+from datetime import UTC, datetime
+
+from control_plane.api.routes.usage_routes import LATE_S, held_by_agents, put_by_agents, uncovered
 from penstock.fleet.report import AgentReport, LedgerReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from tests.support.planet import policy
@@ -28,6 +30,26 @@ def test_agents_that_hold_or_lost_records_are_named() -> None:
         "agent late of eu-de holds 90 segments, the oldest of 2026-11-27T10:30:00+00:00",
         "agent silent of eu-de does not report; segments that it holds are missing",
     )
+
+
+def test_the_last_segments_of_agents_are_sought_while_retention_cannot_have_removed_them() -> None:
+    def named(agent: str, last_put: str) -> HeldReport:
+        return held(agent, LedgerReport(last_put=last_put))
+
+    path = "day=2026-11-{}/region=eu-de/{}-5-1.parquet"
+    agents = (
+        held("off", None),
+        named("new", ""),
+        named("odd", "../../etc/passwd"),
+        named("today", path.format(27, "today")),
+        named("night", path.format(26, "night")),
+        named("idle", path.format(25, "idle")),
+    )
+    snapshot = Snapshot({("eu-de", each.report.agent): each for each in agents})
+    assert [name.agent for name in put_by_agents(snapshot, datetime.fromtimestamp(NOW, UTC).date())] == [
+        "night",
+        "today",
+    ]
 
 
 def test_regions_without_a_store_are_named() -> None:

@@ -123,6 +123,18 @@ def test_a_store_that_cannot_be_read_is_named(store: FolderStore, tmp_path: Path
     assert found.missing == (f"the store us could not be read: {tmp_path}/nowhere is not a folder",)
 
 
+def test_segments_that_an_agent_has_put_into_another_store_are_named(store: FolderStore, tmp_path: Path) -> None:
+    names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]
+    assert ask(tmp_path, last_put=(names[-1],)).missing == ()
+    compact(store, names[0], tmp_path / "cache", NOON_MS)
+    assert ask(tmp_path, last_put=(names[-1],)).missing == ()
+    # The name is that of a folder on another machine; the question is about other days.
+    elsewhere = SegmentName(DAY, "eu-fr", "eu-fr-1", 5, 1)
+    later = date(2026, 12, 1)
+    (problem,) = ask(tmp_path, last_put=(names[-1], elsewhere), first_day=later, last_day=later).missing
+    assert problem.startswith("agent eu-fr-1 of eu-fr has put its segments into another folder or bucket")
+
+
 def test_two_compactions_at_once_count_nothing_twice(store: FolderStore, tmp_path: Path) -> None:
     names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]
     copies = {str(name): store.read(str(name)) for name in names}

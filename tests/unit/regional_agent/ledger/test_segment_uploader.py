@@ -17,7 +17,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.held_files import HeldFiles, UnsettledFiles
 from regional_agent.ledger.segment_parquet import encode_segment
 from regional_agent.ledger.segment_uploader import SegmentUploader
-from regional_agent.ledger.spool import Spool
+from regional_agent.ledger.spool import Spool, use_of
 from regional_agent.ledger.spool_file import boot_id
 from tests.support.wait import until
 from tests.unit.regional_agent.ledger.test_spool import SIZE, encoded, has_next, opened
@@ -55,6 +55,7 @@ def test_a_sealed_file_is_put_by_a_name_of_its_own_and_removed(tmp_path: Path) -
     name = "day=1970-01-01/region=eu-de/eu-de-1-5-1.parquet"
     assert stored(store) == {name: [(RecordKind.REQUEST, "r1")]}
     assert list(spool.iterdir()) == []
+    assert use_of(spool).last_put == name
     before = (store / name).read_bytes()
     # As after a death between the put and the removal.
     for file, content in copy.items():
