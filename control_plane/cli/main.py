@@ -90,5 +90,7 @@ def main() -> None:
     except OSError as error:
         # stdout is redirected, because the interpreter would flush it again at exit, and exit with another code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"penstock: {error}", file=sys.stderr)
+        # The system's text has neither the remedy nor, of standard output, the file.
+        named = f"{error.filename}: {error.strerror}; check its path, owner and mode" if error.filename else str(error)
+        print(f"penstock: {named}", file=sys.stderr)
         sys.exit(1)

@@ -65,13 +65,16 @@ class UnusableInvitation(Exception):
     """The file is no invitation; the message states the remedy."""
 
 
-def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Path) -> None:
-    """Add a region to the policy, and write the invitation for its machine.
+def invite(
+    region_dir: RegionDir, region: str, place: Place, host: str, file: Path, *, dry_run: bool = False
+) -> list[str]:
+    """Add a region to the policy, and write the invitation for its machine. Returns the changes of the policy.
 
     Args:
         region_dir: the first region.
         host: IP address of the new region's machine.
         file: the invitation; only its owner may read it.
+        dry_run: whether only to check and return the changes.
 
     Raises:
         UnusableDirectory: the region is that of `region_dir`, which cannot be reached from other machines, or a file
@@ -88,8 +91,17 @@ def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Pa
     policy = read_folder(region_dir.policy)
     name = f"region-{region}.yaml"
     changed = {**policy, name: region_file(region, place)}
-    changed.pop("accepted-losses.yaml", None)
+    removed = changed.pop("accepted-losses.yaml", None)
     models = tuple(sorted(compile_bundle(changed).models))
+    changes = [
+        f"{'replace' if name in policy else 'add'} {name}",
+        *(["remove accepted-losses.yaml"] if removed else []),
+    ]
+    remedy = "name another file, or check owner, mode and space"
+    if dry_run:
+        if file.exists():
+            raise UnusableDirectory(f"{file}: File exists; {remedy}")
+        return changes
     identity = region_dir.path / "invited" / region
     agent = SpiffeId(FLEET, ProcessRole.AGENT, f"{region}-1", region)
     invitation = Invitation(region, host, region_dir.etcd_endpoint, region_dir.api_url, models)
@@ -107,8 +119,8 @@ def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Pa
             file.unlink(missing_ok=True)
             raise
     except OSError as error:
-        remedy = "name another file, or check owner, mode and space"
         raise UnusableDirectory(f"{error.filename or file}: {error.strerror}; {remedy}") from None
+    return changes
 
 
 def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:

@@ -95,6 +95,7 @@ def invite(
     place: Annotated[str, typer.Option(help="Country (FR) or time zone (Europe/Paris) of the new region.")],
     directory: DirOption = Path("penstock-quickstart"),
     file: Annotated[Path | None, typer.Option(help="The invitation. Default: REGION.invitation.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, and print the changes; write nothing.")] = False,
 ) -> None:
     """Add a region to a fleet that `penstock quickstart --host` started, and write the invitation for its machine.
 
@@ -108,7 +109,10 @@ def invite(
         if found is None:
             raise UsageFault(f"{directory} has no region; name that of `penstock quickstart` with --dir")
         target = file or Path(f"{region}.invitation")
-        write_invitation(found, region, _place(place), _address(host), target)
+        changes = write_invitation(found, region, _place(place), _address(host), target, dry_run=dry_run)
+        if dry_run:
+            typer.echo(f"would {', '.join(changes)} in {found.policy}, and write {target}")
+            return
         typer.echo(f"wrote {target}; on {host}: penstock join {target.name} --engine http://127.0.0.1:8000")
 
 

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from adapters.servers.process import find_script
 from adapters.store.members import Member
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
@@ -507,6 +508,14 @@ def test_a_file_other_than_an_audit_log_is_refused(tmp_path: Path) -> None:
         (tmp_path / "log").write_text(line)
         result = run("audit", "verify", str(tmp_path / "log"))
         assert (result.exit_code, "line 1 is not an audit entry" in result.stderr) == (2, True)
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["policy", "init", str(tmp_path / "file" / "new"), "--region=a=DE", "--model=m"]
+    done = subprocess.run([find_script("penstock"), *words], stderr=subprocess.PIPE, text=True, check=False)
+    expected = f"penstock: {tmp_path}/file/new: Not a directory; check its path, owner and mode\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 @pytest.mark.parametrize("command", ["policy schema", "audit verify {empty}"])

@@ -37,6 +37,12 @@ def first(tmp_path: Path) -> RegionDir:
 
 def test_an_invited_region_has_an_identity_and_the_addresses_of_the_first(tmp_path: Path, first: RegionDir) -> None:
     file = tmp_path / "eu-fr.invitation"
+    before = read_folder(first.policy)
+    assert invite(first, "eu-fr", THERE, "127.0.0.3", file, dry_run=True) == [
+        "add region-eu-fr.yaml",
+        "remove accepted-losses.yaml",
+    ]
+    assert (read_folder(first.policy), file.exists(), (first.path / "invited").exists()) == (before, False, False)
     invite(first, "eu-fr", THERE, "127.0.0.3", file)
     assert file.stat().st_mode & 0o077 == 0
     assert set(compile_bundle(read_folder(first.policy)).regions) == {"eu-de", "eu-fr"}
@@ -82,8 +88,9 @@ def test_an_invalid_region_changes_nothing(tmp_path: Path, first: RegionDir) -> 
     with pytest.raises(PolicyRefused):
         invite(first, "Eu-Fr", THERE, "127.0.0.3", tmp_path / "file")
     (tmp_path / "there").touch()
-    with pytest.raises(UnusableDirectory, match="File exists; name another file"):
-        invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "there")
+    for dry_run in (True, False):
+        with pytest.raises(UnusableDirectory, match="File exists; name another file"):
+            invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "there", dry_run=dry_run)
     assert read_folder(first.policy) == before
     assert not (tmp_path / "file").exists()
 
