@@ -81,7 +81,8 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.missing = len(missing)
         self.renaming = renaming
         # A request that fits into an endpoint that can wake is not too long.
-        lasting = (*endpoints, *(each for each in missing if model in each.reported.wake_methods))
+        wakes = [each for each in missing if model in each.reported.wake_methods.keys() - each.reported.refused]
+        lasting = (*endpoints, *wakes)
         lengths = [(endpoint.name, endpoint.reported.context_tokens(model)) for endpoint in lasting]
         self.contexts = ContextLengths(lengths) if any(tokens for _, tokens in lengths) else None
         self.largest_context = 0 if self.contexts is None else self.contexts.largest

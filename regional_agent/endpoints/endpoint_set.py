@@ -365,16 +365,16 @@ class EndpointSet:
         return None
 
     def refused(self, model: str) -> list[Endpoint]:
-        """Return the endpoints that have loaded a model in a revision that policy refuses."""
+        """Return the endpoints that have a model, loaded or asleep, in a revision that policy refuses."""
         return [endpoint for endpoint in self._by_name.values() if model in endpoint.reported.refused]
 
     def _fill_pools(self) -> None:
-        self.versions.judge(self._by_name.values())
         for endpoint in self._by_name.values():
             if not endpoint.spec.burst:
                 endpoint.reported.use_models(self._models, endpoint.spec.models)
             if endpoint.uses is None and endpoint.spec.memory_gb is not None:
                 endpoint.uses = ModelUses()
+        self.versions.judge(self._by_name.values())
         self._pools.fill(self._by_name.values())
         self.pools, self.burst_pools = self._pools.own, self._pools.burst
         self.groups.fill([endpoint for endpoint in self._by_name.values() if not endpoint.spec.burst])

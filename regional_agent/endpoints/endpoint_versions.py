@@ -35,8 +35,11 @@ class EndpointVersions:
         pools: dict[str, list[Endpoint]] = {}
         existing = list(endpoints)
         for endpoint in existing:
-            served = {served.model for served in endpoint.reported.facts.served}
-            for name in (*endpoint.loaded_models, *(served & endpoint.reported.adapters)):
+            reported = endpoint.reported
+            served = {served.model for served in reported.facts.served}
+            # What sleeps is judged before it wakes.
+            listed = served & (reported.adapters | reported.wake_methods.keys())
+            for name in listed.union(endpoint.loaded_models):
                 pools.setdefault(name, []).append(endpoint)
         found: dict[str, dict[str, Skew]] = {}
         self._history.keep({endpoint.name for endpoint in existing})

@@ -294,7 +294,8 @@ class OnDemandModels:
         known = sorted(self._configured(name), key=lambda each: -each.reported.context_tokens(name))
         if not known:
             return [None] if by_webhook and self._creates(name) else []
-        return [each for each in known if each.usable and sleeps(each, name)]
+        refused = [each for each in known if each.health.ready and name in each.reported.refused]
+        return [each for each in known if each.usable and each not in refused and sleeps(each, name)]
 
     def _creates(self, model: str) -> bool:
         """Whether a webhook is asked for an endpoint here: no other region has one that the same requests may use, and

@@ -55,6 +55,8 @@ class SleepingEngine(SmallHttp):
     def __init__(self) -> None:
         super().__init__(self._answer)
         self.asleep = True
+        self.root = MODEL
+        """The revision of the model."""
         self.context_tokens = 0
         """The context length of the model; 0 reports none."""
         self.orders: list[tuple[str, Any]] = []
@@ -79,7 +81,7 @@ class SleepingEngine(SmallHttp):
         path = target.decode()
         if path == "/v1/models":
             length = {"max_model_len": self.context_tokens} if self.context_tokens else {}
-            return 200, json.dumps({"data": [{"id": MODEL, **length}]}).encode()
+            return 200, json.dumps({"data": [{"id": MODEL, "root": self.root, **length}]}).encode()
         if path == "/is_sleeping":
             return 200, json.dumps({"is_sleeping": self.asleep}).encode()
         if path == "/api/ps":
@@ -479,6 +481,20 @@ async def test_the_endpoint_with_the_longest_context_wakes_first_and_sleeps_last
         await until(lambda: agent.endpoints.pools[MODEL].ready == 2)
         await until(lambda: short.asleep)
         assert not long.asleep
+
+
+async def test_an_endpoint_with_a_revision_that_policy_refuses_does_not_wake(tmp_path: Path) -> None:
+    refused, other = engines = [SleepingEngine(), SleepingEngine()]
+    refused.root = "of-last-week"
+    async with refused, other, on_demand_agent(tmp_path, engines) as agent:
+        models, policy = agent.metrics.on_demand.models, agent.config.policy
+        expecting = replace(policy.models[MODEL], expected_revision=MODEL, refuse_skewed=True)
+        policy = agent.config.policy = replace(policy, models={**policy.models, MODEL: expecting})
+        agent.endpoints.use_policy(policy)
+        models.use_policy(policy)
+        assert (await ask(agent)).status == 200
+        assert (refused.orders, len(other.orders)) == ([], 1)
+        assert [each.name for each in agent.endpoints.refused(MODEL)] == ["gpu-0"], "seen before it would wake"
 
 
 def long_chat(prompt_bytes: int, max_tokens: int) -> bytes:
