@@ -166,7 +166,8 @@ class PickedRequest:
         endpoints = list(self._destinations)
         if isinstance(attempt, LocalAttempt):
             may_repeat = len(endpoints) > 1 and proxy.retry_budget.allows_one(now)
-            changes += retry_headers(context, len(endpoints), stream if may_repeat else b"")
+            id_in_log = stream if may_repeat else b""
+            changes += retry_headers(context, len(endpoints), id_in_log, over_grpc=talk.is_grpc)
         in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         if talk.request_mode == BUFFERED and in_body:
             body = bytes(request.body)

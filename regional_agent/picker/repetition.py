@@ -12,6 +12,7 @@ from penstock.accounts.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryRea
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.picker.early_ends import STREAM_HEADER, FailedAttempt
 from regional_agent.picker.envoy_responses import retry_on, set_header
+from regional_agent.picker.grpc_requests import http_status
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import BUSY_STATUSES, Attempt, LocalAttempt
@@ -28,6 +29,10 @@ _RETRY_ON: Final = retry_on(b"reset,retriable-status-codes", RETRIED_STATUSES | 
 
 _RETRY_ON_BUSY: Final = retry_on(b"retriable-status-codes", BUSY_STATUSES - {503})
 """The same of a request that must not run twice, and that its endpoint has not started; a 503 may be an error."""
+
+_RETRY_GRPC_ON: Final = set_header(b"x-envoy-retry-grpc-on", b"internal,resource-exhausted,unavailable")
+_RETRY_GRPC_ON_BUSY: Final = set_header(b"x-envoy-retry-grpc-on", b"resource-exhausted")
+"""The same for statuses of gRPC in place of a response."""
 
 
 def destinations_of(proxy: Proxy, context: RequestContext, attempt: Attempt) -> dict[str, Endpoint | None]:
@@ -56,7 +61,7 @@ def destinations_of(proxy: Proxy, context: RequestContext, attempt: Attempt) -> 
     return found
 
 
-def retry_headers(context: RequestContext, endpoints: int, stream: bytes) -> bytes:
+def retry_headers(context: RequestContext, endpoints: int, stream: bytes, *, over_grpc: bool) -> bytes:
     """Return the fields of a `HeaderMutation` that limit Envoy's retries to the endpoints of the list.
 
     Args:
@@ -68,6 +73,8 @@ def retry_headers(context: RequestContext, endpoints: int, stream: bytes) -> byt
     if stream:
         repeatable = context.is_repeatable and not context.is_for_object
         changes = set_header(STREAM_HEADER, stream) + (_RETRY_ON if repeatable else _RETRY_ON_BUSY)
+        if over_grpc:
+            changes += _RETRY_GRPC_ON if repeatable else _RETRY_GRPC_ON_BUSY
         # The request may be the cause: not more often than the agent does.
         count = MAX_BROKEN - 1 if repeatable else count
     return changes + set_header(b"x-envoy-max-retries", b"%d" % count)
@@ -84,7 +91,8 @@ def record_failure(
     if failed is None:
         attempt.unreachable(context, broke=True)
         return RetryReason.CLOSED_EARLY
-    reason = attempt.on_head(failed.status, dict(failed.headers), failed.headers)
+    status = http_status(failed.headers) or failed.status
+    reason = attempt.on_head(status, dict(failed.headers), failed.headers)
     if reason is None or attempt.is_charged:
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR

@@ -40,7 +40,7 @@ from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
-from tests.support.agents import Agent, running_agent
+from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import (
     Config,
@@ -385,17 +385,6 @@ def fails_with(status: int, *lines: bytes) -> Script:
     return script
 
 
-def retries(agent: Agent) -> dict[str, float]:
-    """The number of retries, by their reason, without those that did not occur."""
-    counted = {
-        sample.labels["reason"]: sample.value
-        for family in agent.metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == "penstock_agent_retries_total"
-    }
-    return {reason: count for reason, count in counted.items() if count}
-
-
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -426,7 +415,7 @@ async def test_envoy_repeats_a_request_that_an_engine_fails_or_rejects(
                 client.close()
             assert gpu.requests[-1].body == broken.requests[0].body
             await until(lambda: agent.counted() == {"ok": float(len(gpu.requests))})
-            assert retries(agent) == {reason: 1.0}
+            assert agent.retried() == {reason: 1.0}
             first = agent.endpoints.pools[MODEL].endpoints[0]
             assert first.ejection.failures == (1 if reason == "engine_error" else 0)
             assert agent.held() == 0

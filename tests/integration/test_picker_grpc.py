@@ -24,6 +24,7 @@ from tests.support.triton import INFER, STREAM_INFER, UNAVAILABLE, Triton, infer
 from tests.support.wait import until
 
 INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED = 3, 5, 9, 12, 16
+RESOURCE_EXHAUSTED, INTERNAL = 8, 13
 
 
 class Way(NamedTuple):
@@ -101,6 +102,43 @@ async def test_inferences_over_grpc_are_placed_and_accounted_by_their_first_mess
     lines = [json.loads(line) for line in way.log.read_text().splitlines()]
     assert [line["outcome"] for line in lines[:3]] == ["ok", "ok", "engine_error"]
     assert {line["model"] for line in lines[:3]} == {MODEL}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "charged"),
+    [(RESOURCE_EXHAUSTED, "engine_busy", 0), (INTERNAL, "engine_error", 1), (UNAVAILABLE, "engine_error", 1)],
+)
+async def test_envoy_repeats_an_inference_that_an_engine_fails_or_rejects(
+    tmp_path: Path, status: int, reason: str, charged: int
+) -> None:
+    async with running_triton() as broken, running_triton() as good:
+        broken.statuses = [status] * 9
+        tritons = [broken.address, good.address]
+        http = [Address("127.0.0.1", 9), Address("127.0.0.1", 10)]
+
+        def use_grpc(config: dict[str, Any]) -> None:
+            clusters(config)["eu-grpc"]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints(tritons)}]
+
+        async with (
+            running_agent(tmp_path / "agent", http) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, http, use_grpc) as front,
+            grpc_client(front) as client,
+        ):
+            agent.config.policy = replace(agent.config.policy, routes=(*agent.config.policy.routes, *KSERVE_ROUTES))
+            first, second = agent.endpoints.pools[MODEL].endpoints
+            first.spec = replace(first.spec, grpc_port=broken.address.port)
+            second.spec = replace(second.spec, grpc_port=good.address.port)
+            while not broken.received:
+                call = client.call(INFER)
+                call.write(infer_request(MODEL))
+                call.done_writing()
+                assert (await call.read() or b"").endswith(b"\x04"), (call.status, call.detail)
+                assert await call.ended() == 0
+            assert broken.received[0] == good.received[-1]
+            await until(lambda: agent.counted() == {"ok": float(len(good.received))})
+            assert (first.ejection.failures, agent.held()) == (charged, 0)
+            assert agent.retried() == {reason: 1.0}
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM_INFER])

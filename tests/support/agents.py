@@ -212,6 +212,15 @@ class Agent:
             if sample.name == "penstock_agent_stream_continuations_total" and sample.value
         }
 
+    def retried(self) -> dict[str, float]:
+        """`retries_total` by reason, without zeros."""
+        return {
+            sample.labels["reason"]: sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "penstock_agent_retries_total" and sample.value
+        }
+
     def waiting(self) -> int:
         """Number of requests in the admission queue."""
         return self.queue.waiting_here(MODEL)
