@@ -354,7 +354,7 @@ class RunClient(CompleteRequest):
         if is_cut:
             response.cut()
         response.end()
-        connection.finished(keep_alive=complete and response.keep_alive)
+        connection.finished(keep_alive=response.keep_alive)
 
     def end_with_error(self, refusal: Refusal) -> None:
         """End the stream of one client with an error."""
@@ -362,7 +362,7 @@ class RunClient(CompleteRequest):
         assert response is not None
         error_format = error_format_of(self.client.request)
         if response.end_with_error(refusal, error_format, self._request_id, to_peer=False):
-            connection.finished(keep_alive=False)
+            connection.finished(keep_alive=response.keep_alive)
         else:
             connection.abort()
 

@@ -292,9 +292,12 @@ class RelayedResponse:
             return True
         context = self._context
         to_peer = context.route_context is not None
-        return self.writer.end_with_error(
+        has_error = self.writer.end_with_error(
             failure, error_format_of(context.request), context.request_id, to_peer=to_peer
         )
+        # Not closed: the client may be sending its next request.
+        self.keep_alive = has_error and self.writer.keep_alive
+        return has_error
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
