@@ -82,7 +82,7 @@ def budget_list(
         tenant = record.under(tier)
     owners: list[tuple[str, tuple[Budget, ...]]] = [("", tenant.budgets)]
     if record is not None and name not in policy.tenants:
-        owners += [(key.id, key.budgets) for key in record.keys]
+        owners += [(key.budget_key, key.budgets) for key in record.keys]
     found: dict[BudgetKey, Budget] = {}
     for key_id, budgets in owners:
         for region in policy.regions:

@@ -30,7 +30,7 @@ def budget_of(key: BudgetKey, policy: Policy, record: TenantRecord | None, tier_
     if not key.key_id:
         return keyed_budgets(key.tenant, "", tenant.budgets, key.region).get(key)
     keys = () if record is None else record.keys
-    budgets = next((each.budgets for each in keys if each.id == key.key_id), ())
+    budgets = next((each.budgets for each in keys if each.budget_key == key.key_id), ())
     return keyed_budgets(key.tenant, key.key_id, budgets, key.region).get(key)
 
 

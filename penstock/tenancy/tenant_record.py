@@ -51,6 +51,13 @@ class TenantKey(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     note: str = ""
     budgets: tuple[RecordBudget, ...] = ()
     """Limits of the key, besides those of its tenant."""
+    rotated_from: str = ""
+    """Identifier of the key from which this one descends by rotations; empty for a key that was created."""
+
+    @property
+    def budget_key(self) -> str:
+        """Identifier under which the use of `budgets` counts: a key and its successors use them together."""
+        return self.rotated_from or self.id
 
     def is_valid(self, now: float) -> bool:
         """Whether the key is accepted at `now` (Unix time, s)."""

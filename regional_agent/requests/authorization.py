@@ -273,7 +273,7 @@ class Authorization:
             if refusal is not None:
                 return refusal
         tenant = principal.tenant
-        budgets = self.budgets.of(tenant, principal.key, principal.budgets)
+        budgets = self.budgets.of(tenant, principal.budget_key, principal.budgets)
         if budgets is None:
             return AcceptedHead(tenant.name)
         reserved = self.budgets.reserve_early(budgets, now, may_wait=request.may_wait)
@@ -328,9 +328,9 @@ class Authorization:
         principal = Principal(known.tenant, key_id, models=(*known.models, *models))
         found = self._tenants.find_id(key_id)
         if found is not None:
-            principal.budgets = found.key.budgets
+            principal.budgets, principal.budget_key = found.key.budgets, found.key.budget_key
         sender = Sender(principal, facts, self._masks_of(principal, facts))
-        sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
+        sender.budgets = self.budgets.of(principal.tenant, principal.budget_key, principal.budgets)
         sender.is_job = True
         return sender
 
@@ -365,7 +365,7 @@ class Authorization:
         if wider is not None:
             return wider
         sender = Sender(principal, facts, self._masks_of(principal, facts))
-        sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
+        sender.budgets = self.budgets.of(principal.tenant, principal.budget_key, principal.budgets)
         if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
             size_bytes = len(authorization or b"")
             while self._senders and (

@@ -131,7 +131,7 @@ class Keyring:
         principal = principal_under(self._policy, found.tenant)
         if isinstance(principal, Refusal):
             return principal
-        principal.key, principal.budgets = key.id, key.budgets
+        principal.key, principal.budgets, principal.budget_key = key.id, key.budgets, key.budget_key
         principal.expires_at = inf if key.expires_at is None else key.expires_at
         return principal
 

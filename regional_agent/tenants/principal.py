@@ -36,6 +36,8 @@ class Principal:
         self.version = version
         self.budgets = _NO_BUDGETS
         """Limits of the key, besides those of its tenant."""
+        self.budget_key = key
+        """Identifier under which the use of `budgets` counts."""
         self.models = models
         """The models and adapters that the key may use: names that match a pattern of each tuple."""
         self.routes = tenant.routes

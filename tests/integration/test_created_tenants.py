@@ -20,8 +20,10 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
+from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.policy.policy import Policy
-from penstock.tenancy.tenant_record import TenantRecord, TenantShard, shard_of
+from penstock.tenancy.records.tenant_changes import with_rotated_key
+from penstock.tenancy.tenant_record import RecordBudget, TenantRecord, TenantShard, shard_of
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.tenants.tenant_registry import TenantRegistry
 from tests.support.agents import Agent, running_agent
@@ -85,6 +87,19 @@ async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: TenantRecor
     log.close()
     line = json.loads((tmp_path / "access.log").read_text().splitlines()[0])
     assert (line["tenant"], line["key"], line["outcome"]) == ("acme", "psk-one", "revoked")
+
+
+async def test_a_rotated_key_and_its_successors_use_one_budget(tmp_path: Path) -> None:
+    """Otherwise each rotation begins another month of money, and doubles what is left until the old key expires."""
+    limit = RecordBudget(BudgetUnit.REQUESTS, 0.001, burst=3.0)
+    record = created("acme", replace(created_key("one"), budgets=(limit,)))
+    for old, new in (("one", "two"), ("two", "three")):
+        record = with_rotated_key(record, f"psk-{old}", created_key(new), 3600.0, time.time())
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = with_tiers()
+        put(agent.config.tenants, record)
+        statuses = [(await ask(agent, f"Authorization: Bearer {key}")).status for key in ("one", "two", "three", "one")]
+    assert statuses == [200, 200, 200, 429]
 
 
 async def test_a_queued_request_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def with_key(record: TenantRecord, key: TenantKey, now: float) -> TenantRecord:
 
 
 def with_rotated_key(record: TenantRecord, id: str, key: TenantKey, overlap_s: float, now: float) -> TenantRecord:
-    """Add the successor of a key, which has the same note and budgets; the key itself expires after `overlap_s` (s).
+    """Add the successor of a key, with the same note and budgets in use; the key itself expires after `overlap_s` (s).
 
     Raises:
         TenantNotFound: the tenant has no such key.
@@ -97,7 +97,7 @@ def with_rotated_key(record: TenantRecord, id: str, key: TenantKey, overlap_s: f
         raise TenantConflict(f"the key {id} is revoked or expired; create a new key")
     expires_at = now + overlap_s if old.expires_at is None else min(old.expires_at, now + overlap_s)
     rotated = _replaced_key(record, replace(old, expires_at=expires_at))
-    return with_key(rotated, replace(key, note=old.note, budgets=old.budgets), now)
+    return with_key(rotated, replace(key, note=old.note, budgets=old.budgets, rotated_from=old.budget_key), now)
 
 
 def with_revoked_key(record: TenantRecord, id: str, now: float) -> TenantRecord:

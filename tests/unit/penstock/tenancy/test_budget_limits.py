@@ -66,6 +66,13 @@ def test_a_key_has_the_budgets_of_its_own_record_and_no_others() -> None:
     assert budget_of(replace(key_of("ada"), region="lost"), POLICY, record) is None
 
 
+def test_the_budgets_of_a_rotated_key_are_those_of_the_first() -> None:
+    limit = RecordBudget(BudgetUnit.REQUESTS, 6.0)
+    successor = TenantKey("k2", b"", 0.0, budgets=(limit,), rotated_from="k1")
+    record = TenantRecord("ada", "gold", 0.0, keys=(successor,))
+    assert [budget_of(replace(key_of("ada"), key_id=id), POLICY, record) for id in ("k1", "k2")] == [limit, None]
+
+
 def test_only_the_tier_of_an_issuers_own_tenant_is_reported() -> None:
     assert reported_tier(tenant_of_tier("idp:ada", SILVER)) == "silver"
     assert reported_tier(tenant_of_tier("acme", SILVER)) == ""
