@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from random import Random
 from typing import Final
 
 from penstock.dns.client_subnet import subnet_of
-from penstock.dns.name_answer import NameServerView, Question, answer_name
+from penstock.dns.name_answer import EvenDraws, NameServerView, Question, answer_name
 from penstock.dns.remote_backend import (
     FALSE,
     SERVFAIL,
@@ -59,6 +60,8 @@ class NameResolver:
         self._rng = rng
         self._on_answer = on_answer
         self._empty: tuple[Policy, frozenset[str]] | None = None
+        self._draws: defaultdict[str, EvenDraws] = defaultdict(lambda: EvenDraws(rng))
+        """By name of the policy."""
 
     def answer(self, message: Message) -> bytes:
         """Return the answer to one request of PowerDNS."""
@@ -114,7 +117,7 @@ class NameResolver:
         question = Question(client, near)
         scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
         answer = answer_name(policy, name, question, self._fleet(policy))
-        region = answer.draw(self._rng)
+        region = answer.draw(self._draws[name.name])
         if region is not None:
             self._on_answer(name.name, region)
             return records_line(answer.records(policy, name, region, self._rng), scope_bits)

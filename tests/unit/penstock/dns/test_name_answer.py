@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from penstock.dns.name_answer import EntryState, NameAnswer, NameServerView, Question, answer_name
+from penstock.dns.name_answer import EntryState, EvenDraws, NameAnswer, NameServerView, Question, answer_name
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
 from penstock.policy.geography import Location
@@ -48,6 +48,19 @@ def test_shares_of_the_nearest_origin_are_the_weights() -> None:
     drawn = Counter(answer.draw(rng) for _ in range(10_000))
     assert abs(drawn["us-east"] / 10_000 - 0.8) < 0.03
     assert drawn.keys() == {"us-east", "eu-de"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_answers_in_a_row_have_the_shares(seed: int) -> None:
+    """PowerDNS caches an answer for a second: 100 answers of a name are those of 100 seconds."""
+    answer, draws = ask(OPEN, IN_BOSTON, OF_US), EvenDraws(Random(seed))
+    drawn = [answer.draw(draws) for _ in range(10_000)]
+    counts = [drawn[start : start + 100].count("us-east") for start in range(0, 10_000, 100)]
+    assert all(75 <= count <= 85 for count in counts), "independent draws exceed this in every sixth hundred"
+    assert sum(77 <= count <= 83 for count in counts) >= 90
+    assert abs(sum(counts) / 10_000 - 0.8) < 0.01
+    # Who asks for each 89th answer, a Fibonacci number, does not always receive the same region.
+    assert set(drawn[::89]) == {"us-east", "eu-de"}
 
 
 def test_without_a_place_every_permitted_region_is_the_origin_equally() -> None:
