@@ -163,6 +163,8 @@ class EndpointSet:
             if endpoint.spec.burst:
                 continue
             healthy = endpoint.health.ready
+            if healthy and endpoint.reported.warms_up(model):
+                return True
             if (healthy and within_s > 0.0 and model in endpoint.models) or now - _unready_since(endpoint) < within_s:
                 return True
         return False

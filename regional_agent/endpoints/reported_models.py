@@ -83,6 +83,11 @@ class ReportedModels:
             withheld |= self.warm_ups.keys() - self.warm
         return tuple(model for model in loaded if model not in withheld) if withheld else loaded
 
+    def warms_up(self, model: str) -> bool:
+        """Whether a configured model is loaded, and receives no requests until its warm-up has ended."""
+        is_cold = model in self.warm_ups and model not in self.warm and model not in self.refused
+        return is_cold and (self.loaded is None or model in self.loaded)
+
     def use_models(self, models: Mapping[str, Model], configured: tuple[str, ...]) -> None:
         """Use what policy states about the configured models: how they wake, and how they are warmed up."""
         known = [models[name] for name in configured if name in models]

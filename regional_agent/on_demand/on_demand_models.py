@@ -247,6 +247,8 @@ class OnDemandModels:
         mean_slots = sum(slots) / len(slots) if slots else float(model.scaling.slots_per_endpoint)
         overdue_s = overdue_after_s(self._cold_start_s(model))
         waking = sum(now - since < overdue_s for since in self.attempts.waking_since(name))
+        # Another agent may have woken an endpoint that answers this agent's synthetic requests now.
+        waking += sum(not self.attempts.is_busy(each, name) for each in self._warming(name))
         return PoolSeen(_serving(awake), waking, load, mean_slots)
 
     def _finds_no_slot(self, model: str) -> bool:
@@ -285,6 +287,9 @@ class OnDemandModels:
         every = (each for each in self._endpoints.every() if not each.spec.burst)
         return [each for each in every if model in each.spec.models and not each.view.draining]
 
+    def _warming(self, model: str) -> list[Endpoint]:
+        return [each for each in self._configured(model) if each.health.ready and each.reported.warms_up(model)]
+
     def _awake(self, model: str) -> list[Endpoint]:
         return [each for each in self._endpoints.pools[model].endpoints if each.health.ready and not each.view.draining]
 
@@ -318,6 +323,7 @@ class OnDemandModels:
             for each in self._asleep(model)
             if not attempts.is_busy(each, model.name)
         ]
+        later += [0.0 for _ in self._warming(model.name)]
         # A request keeps such an endpoint awake, or it wakes after it has fallen asleep.
         later += [cold_start_s for each in self._configured(model.name) if model.name in each.reported.falls_asleep]
         return min(begun + later, default=inf)

@@ -70,6 +70,8 @@ class SleepingEngine(SmallHttp):
         """Bodies of synthetic requests."""
         self.fails: tuple[int, ...] = ()
         """Numbers of the synthetic requests that fail, from 1."""
+        self.may_warm = asyncio.Event()
+        self.may_warm.set()
         self.warm_at_first: list[int] = []
         """Number of synthetic requests before each request of a client."""
 
@@ -97,6 +99,7 @@ class SleepingEngine(SmallHttp):
             return self.hook_status, b"no memory" if self.hook_status != 200 else b"{}"
         if path == "/v1/completions":
             self.warmed.append(json.loads(body))
+            await self.may_warm.wait()
             return (500, b"") if len(self.warmed) in self.fails else (200, b"{}")
         if path == "/v1/chat/completions":
             self.warm_at_first.append(len(self.warmed))
@@ -591,6 +594,28 @@ async def test_an_endpoint_that_wakes_answers_synthetic_requests_before_those_of
         assert engine.warmed[0] == {"model": MODEL, "prompt": "Write one sentence.", "max_tokens": 16}
         (endpoint,) = agent.endpoints.every()
         assert endpoint_status(endpoint, None)["warm_problem"] is None
+
+
+async def test_requests_wait_while_an_endpoint_warms_up_that_another_agent_woke_and_wake_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_ups, "START_S", 0.0)
+    woken, asleep = engines = [SleepingEngine(), SleepingEngine()]
+    woken.may_warm.clear()
+    warm_up = WarmUp(requests=1)
+    async with woken, asleep, on_demand_agent(tmp_path, engines, warm_up=warm_up, cold_start_s=3000.0) as agent:
+        await until(lambda: not any(each.reported.warm for each in agent.endpoints.every()))
+        woken.asleep = False
+        await until(lambda: bool(woken.warmed))
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: agent.waiting() == 1)
+        models = agent.metrics.on_demand.models
+        models.decide(agent.config.policy.models[MODEL])
+        assert not models.attempts.waking_since(MODEL)
+        woken.may_warm.set()
+        assert (await client.answer()).status == 200
+        assert (woken.warm_at_first, asleep.orders) == ([1], [])
 
 
 async def test_a_warm_up_that_fails_ends_and_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
