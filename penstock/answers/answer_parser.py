@@ -98,7 +98,9 @@ class AnswerParser:
         self.needs_event = False
         """Whether a stream that ends without an event is an error; set by the caller."""
         self.needs_end = False
-        """Whether only the answer shows that the response is whole, since a close ends it; set by the caller."""
+        """Whether a response without the end of its format is cut; set by the caller."""
+        self.is_framed = False
+        """Whether the framing shows the end of a response that needs one too; set by the caller."""
         self.needs_json = False
         """Whether a response that is no JSON text, or only the beginning of one, is an error; set by the caller."""
         self.needs_answer = False
@@ -146,7 +148,8 @@ class AnswerParser:
     @property
     def is_short(self) -> bool:
         """Whether a response that `finish` has read lacks the end that shows that it is whole."""
-        return self.needs_end and self._awaited_ends > 0 and not (self.is_unreadable or self.is_finished)
+        is_whole = self.is_finished or (self.is_framed and self._usage.is_of_end(self.delivered))
+        return self.needs_end and self._awaited_ends > 0 and not (self.is_unreadable or is_whole)
 
     @property
     def is_unreadable(self) -> bool:
@@ -293,9 +296,9 @@ class AnswerParser:
             self._has_answer = self._has_answer or kind != UNKNOWN or not self._format.members
             self._may_be_plain = self._has_answer and self._counts_by_event()
         finishes = may_finish(data) is not None
-        if self.needs_end and (first or finishes):
+        if self.needs_end and (first or (finishes and not (self.is_framed and self.choices == 1))):
             before = self.choices if first else self._awaited_ends
-            self._awaited_ends = awaited_ends(members_of(data), before, first=first)
+            self._awaited_ends = awaited_ends(members_of(data), before, first=first, is_framed=self.is_framed)
         if self.choices > 1 and finishes:
             self._last = event
             self.finish_reason = cut_reason_in(data) or self.finish_reason
@@ -417,7 +420,8 @@ class AnswerParser:
         if self._kind == JSON and self.ended and self.needs_answer and not self._format.is_reduced_answer(reducer):
             self.error = (None if fields is None else error_in(fields)) or NO_ANSWER
         if fields is not None:
-            self._awaited_ends = self._awaited_ends or (self.choices if self.needs_end and defines_end(fields) else 0)
+            needs_end = self.needs_end and defines_end(fields, is_framed=self.is_framed)
+            self._awaited_ends = self._awaited_ends or (self.choices if needs_end else 0)
             self._read_fields(fields, counts=self._kind != JSON)
         elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
             self._read_answers(answers, is_whole=self._kind == JSON and not reducer.is_partial)

@@ -27,6 +27,7 @@ class AnswerUsage:
     def __init__(self, answer_format: AnswerFormat, is_stream: bool) -> None:
         """Start without a report."""
         self._places = answer_format.places
+        self._reports_on_the_way = answer_format.is_openai
         self._reported: ReportedUsage | None = None
         self.indexed = IndexedAnswers(answer_format.places) if answer_format.has_indexes and is_stream else None
         """The answers of a stream that may contain several; it replaces `_reported`."""
@@ -61,6 +62,11 @@ class AnswerUsage:
     def is_last(self, delivered: int) -> bool:
         """Whether no output has followed the last report of usage, or that report stood at the end of an answer."""
         return self._final_at > 0 or self._reported_at == delivered
+
+    def is_of_end(self, delivered: int) -> bool:
+        """Whether there is a report of the whole answer, or one at its end in a format that reports none on the way."""
+        on_the_way = self._reports_on_the_way or self.indexed is not None
+        return self.has_final or (not on_the_way and self.value is not None and self._reported_at == delivered)
 
     def state(self, usage: Usage, delivered: int, is_final: bool) -> None:
         """Replace the usage by that of a report which was read in one pass; `is_final`: of the whole answer."""

@@ -20,33 +20,39 @@ _ENDING_TYPES: Final = frozenset(
 _TRUE: Final = b"true"
 _DONE: Final = b"[DONE]"
 _STRING_START: Final = b'"'
+_FINISH_REASON: Final = b'"finish_reason"'
 
 may_finish: Final = re.compile(rb'_reason"\s*:\s*(?:"[^"]|\{)').search
 """Finds what each record with a finish reason contains. In generated text, the quotes would be escaped."""
 
 
-def awaited_ends(record: Fields | None, awaited: int, *, first: bool) -> int:
+def awaited_ends(record: Fields | None, awaited: int, *, first: bool, is_framed: bool) -> int:
     """The number of answers that have no finish reason after a record; 0 if the format of the stream defines no end.
 
     Args:
         record: None if it is no JSON object.
         awaited: the number before the record.
         first: whether it is the first record, which shows the format.
+        is_framed: whether the framing ends the stream. See `defines_end`.
     """
-    if record is None or (first and not defines_end(record)):
+    if record is None or (first and not defines_end(record, is_framed=is_framed)):
         return 0 if first else awaited
     return max(0, awaited - finished_in(record))
 
 
-def defines_end(first: Fields) -> bool:
+def defines_end(first: Fields, *, is_framed: bool) -> bool:
     """Whether each whole stream of the format has an end mark or a finish reason; False for an unknown format.
 
     Args:
         first: the first record of the stream.
+        is_framed: whether the framing ends the stream. A proxy that cannot tell a broken stream from a whole one, such
+            as nginx with HTTP/1.0 to the engine, ends its chunks in order. Small servers of OpenAI's API may state
+            neither finish reason nor `[DONE]`, and omit the member that engines send as null until the end.
     """
-    if "choices" in first:
+    choices = first.get("choices")
+    if choices is not None:
         # OpenAI's chats and completions.
-        return True
+        return not is_framed or bytes(choices).find(_FINISH_REASON) >= 0
     kind = first.get("type")
     if kind is not None:
         return bytes(kind) == _FIRST_OF_ANTHROPIC or bytes(kind).startswith(_OF_RESPONSES)

@@ -197,7 +197,8 @@ class AttemptSink(TargetSink):
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
-        if intake is not None and intake.parser.needs_end and (self._is_begun or intake.held) and intake.breaks_off():
+        lacks_end = intake is not None and intake.parser.needs_end and not intake.parser.is_finished
+        if intake is not None and lacks_end and (self._is_begun or intake.held) and intake.breaks_off():
             self._break_off("the connection closed within the answer")
             return
         if not self._is_begun:

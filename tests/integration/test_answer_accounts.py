@@ -1274,6 +1274,19 @@ async def test_an_answer_that_a_close_ends_is_whole_or_cut(tmp_path: Path, asked
         assert endpoint.ejection.failures > 0
 
 
+async def test_a_broken_stream_whose_chunks_a_proxy_ends_in_order_is_cut(tmp_path: Path) -> None:
+    """nginx receives responses by HTTP/1.0 unless it is configured otherwise, and cannot tell a broken one."""
+    half = WORDS[:-1]
+    bare = tuple(part.replace(b', "finish_reason": null', b"") for part in half)
+    for number, parts in enumerate((half, bare, (*half, DONE), (*half, REPORT))):
+        async with engine(streams(*parts)) as gpu, running_agent(tmp_path / f"{number}", [gpu.address]) as agent:
+            answer = await ask(agent, body=body_of(ASKED))
+            assert (b"engine_failed" in answer.body) == (parts is half)
+            assert agent.counted() == {"engine_cut" if parts is half else "ok": 1}
+            (endpoint,) = agent.endpoints.every()
+            assert (endpoint.ejection.failures > 0) == (parts is half)
+
+
 async def test_a_stream_that_a_close_cuts_within_its_first_event_is_sent_elsewhere(tmp_path: Path) -> None:
     async with (
         engine(closes_after(WORDS[0][:-9], b"text/event-stream")) as bad,

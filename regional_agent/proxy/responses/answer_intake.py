@@ -182,8 +182,10 @@ def intake_of(
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
     intake.parser.needs_event = streaming and (stated >= JSON or is_text)
     intake.parser.choices = estimate.ask.count
-    closes = length is None and b"transfer-encoding" not in by_name
-    needs_end = intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
+    is_chunked = b"transfer-encoding" in by_name
+    closes = length is None and not is_chunked
+    needs_end = closes and (stated == JSON or kind != JSON)
+    intake.parser.needs_end, intake.parser.is_framed = needs_end or (is_chunked and kind != JSON), is_chunked
     intake.parser.needs_json = kind == JSON and (stated == JSON or is_text) and not needs_end
     if answer_format.may_be_text and kind == JSON and content_type.startswith(b"text/html"):
         # A text is an answer, but the page of a proxy is none.

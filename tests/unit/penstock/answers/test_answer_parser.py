@@ -852,7 +852,7 @@ BEGUN_BY_CLOSE = [
 def test_a_stream_that_a_close_ends_is_whole_with_the_end_of_its_format(
     route: Route, begin: list[Any], end: list[Any], cut: str | int
 ) -> None:
-    def is_short(*records: Any, tail: bytes = b"", needs_end: bool = True) -> bool:
+    def is_short(*records: Any, tail: bytes = b"", needs_end: bool = True, is_framed: bool = False) -> bool:
         lines = route is OLLAMA
         parts = [json.dumps(record).encode() + b"\n" if lines else event(record) for record in records] + [tail]
         if isinstance(cut, int):
@@ -860,7 +860,7 @@ def test_a_stream_that_a_close_ends_is_whole_with_the_end_of_its_format(
             size = cut if len(text) < 100_000 else len(text)
             parts = [text[at : at + size] for at in range(0, len(text), size)]
         read = parser(route, LINES if lines else EVENTS)
-        read.needs_end = needs_end
+        read.needs_end, read.is_framed = needs_end, is_framed
         for part in parts:
             read.feed(part)
         read.finish(complete=True)
@@ -868,8 +868,12 @@ def test_a_stream_that_a_close_ends_is_whole_with_the_end_of_its_format(
 
     assert is_short(*begin)
     assert is_short(*begin, tail=b'{"response": "x' if route is OLLAMA else b'data: {"choices": [{"del')
-    assert not is_short(*begin, needs_end=False), "the framing shows the end"
-    assert not is_short(*begin, *end)
+    assert not is_short(*begin, needs_end=False), "no end is expected"
+    states_end = route is not CHAT or "finish_reason" in json.dumps(begin[0])
+    assert is_short(*begin, is_framed=True) == states_end, "a proxy may end the chunks of a broken stream in order"
+    for is_framed in (False, True):
+        assert not is_short(*begin, *end, is_framed=is_framed)
+    assert not is_short(*begin, {"choices": [], "usage": USAGE}, is_framed=True) or route is not CHAT
     assert not is_short(*begin, {"error": {"message": "x", "code": 500}}), "it is an error, and no cut"
 
 
