@@ -25,8 +25,8 @@ WEIGHT_HEADER = "x-penstock-weight"
 MED_PER_WEIGHT = 100
 """Amount by which the MED of a region without weight exceeds that of a region with its full weight."""
 
-TIMEOUT_S = 0.3
-"""Maximum time (s) of one check."""
+TIMEOUT_S = 0.2
+"""Maximum time (s) of one check: an agent that is frozen is withdrawn within a second."""
 
 
 def anycast(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import httpx
 import pytest
 
-from control_plane.cli.commands.entries.anycast_command import _Announcer, _weight
+from control_plane.cli.commands.entries.anycast_command import TIMEOUT_S, _Announcer, _weight, anycast
 from penstock.health.anycast_announcement import DampingRules
 
 ROUTE = "route 192.0.2.0/24 next-hop self"
@@ -59,3 +61,9 @@ def test_why_a_prefix_is_withdrawn_is_reported_once(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if "->" not in line] == [f"penstock anycast: {why}" for why in "abc"]
     assert lines[-2:] == ["penstock anycast: announced -> withdrawn", "penstock anycast: c"]
+
+
+def test_an_agent_that_is_frozen_is_withdrawn_within_a_second() -> None:
+    """It may freeze just after a check, and no check of it ends before its time limit."""
+    every_s = signature(anycast).parameters["every_s"].default
+    assert every_s + DampingRules().max_misses * TIMEOUT_S == pytest.approx(0.8)
