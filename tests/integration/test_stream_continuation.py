@@ -232,7 +232,7 @@ def clear_the_kinds(agent: Agent) -> None:
     ("prepare", "outcome", "reported"),
     [
         (spend_the_budget, "over_budget", "the retry budget is used up"),
-        (clear_the_kinds, "no_target", "not continued"),
+        (clear_the_kinds, "no_target", "not continued: no other endpoint of an engine that continues texts"),
     ],
 )
 async def test_a_limit_ends_the_stream_with_an_error(

@@ -218,7 +218,10 @@ class ContinuedResponse:
         """The failure for the client if no target continues the answer; the refusal of an answer that has not begun."""
         if not self.has_begun:
             return refusal
-        failure = self._refuse(refusal.detail, ContinuationOutcome.NO_TARGET)
+        problem = refusal.detail
+        if refusal.reason is Reason.NONE_READY and self._context.extends_text:
+            problem = "no other endpoint of an engine that continues texts (vLLM, SGLang) is ready"
+        failure = self._refuse(problem, ContinuationOutcome.NO_TARGET)
         return failure if refusal.reason in _OF_CAPACITY else Refusal(refusal.reason, failure.detail)
 
     def _refuse(self, problem: str, outcome: ContinuationOutcome) -> Refusal:
