@@ -167,3 +167,5 @@ class BatchEnd(msgspec.Struct, frozen=True):
     errors: tuple[LineProblem, ...] = ()
     claim: int | None = None
     """Number of the claim under which the batch ended; None in stores of earlier releases."""
+    cancelling_at: int | None = None
+    """Unix time (s) at which its cancellation was requested; None if it was not, or by an earlier release."""

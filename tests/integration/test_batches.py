@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -178,10 +179,11 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
         for _ in range(2):
             cancelling = await client.http.post(f"/v1/batches/{batch}/cancel")
             assert cancelling.json()["status"] == "cancelling"
+            assert cancelling.json()["cancelling_at"] >= cancelling.json()["in_progress_at"]
         await asyncio.sleep(0.2)
         release.set()
         ended = await client.ended(batch)
-        assert ended["status"] == "cancelled"
+        assert (ended["status"], ended["cancelling_at"]) == ("cancelled", cancelling.json()["cancelling_at"])
         output, errors = await client.lines(ended["output_file_id"]), await client.lines(ended["error_file_id"])
         assert len(output) == len(gpu.requests) < 100
         assert {each["error"]["code"] for each in errors} == {"batch_cancelled"}
@@ -191,7 +193,7 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
         opened = agent.jobs.stores.opened()
         assert opened is not None
         await closed(tmp_path / "store")
-        await opened.batches.cancel(JobPaths("open", batch))
+        await opened.batches.cancel(JobPaths("open", batch), time.time())
         assert not stored_files(tmp_path / "store", "cancelled/*")
 
 

@@ -168,6 +168,8 @@ async def test_a_cancelled_batch_of_messages_names_what_did_not_run(
         }
         cancelling = await client.http.post(f"{PATH}/{batch}/cancel")
         assert cancelling.json()["processing_status"] == "canceling"
+        initiated_at = cancelling.json()["cancel_initiated_at"]
+        assert initiated_at >= cancelling.json()["created_at"]
         await asyncio.sleep(0.2)
         release.set()
         done = await ended(client, batch)
@@ -178,6 +180,7 @@ async def test_a_cancelled_batch_of_messages_names_what_did_not_run(
         assert sorted(found) == sorted(texts)
         assert sum(each == {"type": "canceled"} for each in found.values()) == counts["canceled"]
         assert (await client.http.post(f"{PATH}/{batch}/cancel")).json()["processing_status"] == "ended"
+        assert (await client.http.get(f"{PATH}/{batch}")).json()["cancel_initiated_at"] == initiated_at
 
 
 async def test_an_expired_batch_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def batch_object(
     claim: Claim | None,
     end: BatchEnd | None,
     *,
-    is_cancelled: bool,
+    cancelling_at: int | None,
     now: float,
     expected_of_waiting: int | None = None,
 ) -> dict[str, Any]:
@@ -45,10 +45,11 @@ def batch_object(
     after `expires_at`.
 
     Args:
+        cancelling_at: see `BatchEnd.cancelling_at`; 0 if the time is not known.
         now: Unix time (s).
         expected_of_waiting: expected completion (Unix time, s) of a batch that no agent runs yet; None: not known.
     """
-    state = state_of(claim, end, is_cancelled=is_cancelled)
+    state = state_of(claim, end, is_cancelled=cancelling_at is not None)
     counts, started_at = BatchCounts(), None
     if end is not None:
         counts, started_at = end.counts, end.started_at
@@ -78,7 +79,7 @@ def batch_object(
         "expires_at": shown_deadline(record.expires_at),
         "finalizing_at": None if end is None else _seconds(end.finalizing_at),
         **dict.fromkeys(_ENDED_AT.values()),
-        "cancelling_at": None,
+        "cancelling_at": (cancelling_at if end is None else end.cancelling_at) or None,
         "request_counts": {"total": record.requests, "completed": counts.completed, "failed": counts.failed},
         "metadata": record.metadata,
         "expected_completion_at": expected,

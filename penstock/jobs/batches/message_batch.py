@@ -84,7 +84,8 @@ def message_result_line(request_id: str, custom_id: str, status: int, body: byte
     try:
         error: Any = msgspec.json.decode(body, type=_Error)
     except msgspec.ValidationError:
-        error = _error("invalid_request_error" if status < 500 else "api_error", f"status {status}: {body[:500]!r}")
+        text = body[:500].decode(errors="replace")
+        error = _error("invalid_request_error" if status < 500 else "api_error", f"status {status}: {text}")
     return _line(custom_id, {"type": "errored", "error": error})
 
 
@@ -109,15 +110,17 @@ MESSAGE_LINES: Final = ResultLines(message_result_line, message_error_line)
 
 
 def message_batch_object(
-    record: BatchRecord, claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool
+    record: BatchRecord, claim: Claim | None, end: BatchEnd | None, *, cancelling_at: int | None
 ) -> dict[str, Any]:
     """The batch as a JSON object. `results_url` is relative; the SDKs resolve it.
 
     Args:
         claim: the newest claim.
-        is_cancelled: whether cancellation was requested.
+        cancelling_at: see `batch_object`.
     """
+    is_cancelled = cancelling_at is not None
     state = state_of(claim, end, is_cancelled=is_cancelled)
+    initiated_at = cancelling_at if end is None else end.cancelling_at
     counts = end.counts if end is not None else BatchCounts() if claim is None else claim.counts
     left = record.requests - counts.completed - counts.failed
     unrun = counts.unrun
@@ -140,7 +143,7 @@ def message_batch_object(
         "expires_at": _time(record.expires_at),
         "ended_at": None if end is None else _time(end.at),
         "archived_at": None,
-        "cancel_initiated_at": None,
+        "cancel_initiated_at": _time(initiated_at) if initiated_at else None,
         "results_url": None if end is None else f"/v1/messages/batches/{record.id}/results",
     }
 

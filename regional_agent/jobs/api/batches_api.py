@@ -121,11 +121,11 @@ class BatchesApi:
         record = await self._find(batch)
         paths = JobPaths(record.sender.tenant, batch)
         progress = await self._batches.progress(paths)
-        state = state_of(*progress[:2], is_cancelled=progress.is_cancelled)
+        state = state_of(*progress[:2], is_cancelled=progress.cancelling_at is not None)
         if is_end(state) and state is not BatchState.CANCELLED:
             raise BadInput(409, "batch_has_ended", f"the batch is {state.value}, so it cannot be cancelled")
         if state is not BatchState.CANCELLED:
-            await self._batches.cancel(paths)
+            await self._batches.cancel(paths, self._files.clock())
             self._on_created()
         return json_response(await self._object(record))
 
@@ -151,7 +151,7 @@ class BatchesApi:
         now = self._files.clock()
         expected = self._expected_of_waiting(record, now)
         return batch_object(
-            record, *progress[:2], is_cancelled=progress.is_cancelled, now=now, expected_of_waiting=expected
+            record, *progress[:2], cancelling_at=progress.cancelling_at, now=now, expected_of_waiting=expected
         )
 
 

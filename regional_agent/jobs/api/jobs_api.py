@@ -147,7 +147,7 @@ class JobsApi:
         is."""
         record, paths = await self._find(job), JobPaths(self._sender.tenant, job)
         if await self._end(record) is None:
-            await self._jobs.cancel(paths)
+            await self._jobs.cancel(paths, self._files.clock())
             # An agent that claims the request from now on reads the cancellation before it runs the request.
             if await self._jobs.newest_claim(paths) is None:
                 await self._jobs.end(record, JobEnd(JobState.CANCELLED, self._files.clock(), claim=NO_CLAIM))

@@ -119,7 +119,7 @@ class MessageBatchesApi:
         record = await self._find(batch)
         paths = JobPaths(self._sender.tenant, batch)
         if await self._batches.find_end(paths) is None:
-            await self._batches.cancel(paths)
+            await self._batches.cancel(paths, self._files.clock())
             self._on_created()
         return json_response(await self._object(record))
 
@@ -174,4 +174,4 @@ class MessageBatchesApi:
 
     async def _object(self, record: BatchRecord) -> dict[str, Any]:
         progress = await self._batches.progress(JobPaths(record.sender.tenant, record.id))
-        return message_batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled)
+        return message_batch_object(record, *progress[:2], cancelling_at=progress.cancelling_at)

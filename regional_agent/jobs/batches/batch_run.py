@@ -364,6 +364,7 @@ class BatchRun:
             None if error is None else error.id,
             errors,
             self.claim.number,
+            await self._batches.cancelling_at(self.paths),
         )
         if await self._batches.end(self.record, end):
             if results is not None:

@@ -30,8 +30,8 @@ class Progress(NamedTuple):
     claim: Claim | None
     """The newest claim."""
     end: BatchEnd | None
-    is_cancelled: bool
-    """Whether cancellation was requested."""
+    cancelling_at: int | None
+    """See `BatchStore.cancelling_at`."""
 
 
 class BatchStore:
@@ -63,8 +63,8 @@ class BatchStore:
         """Return the progress of a batch."""
         end = await self.storage.find_record(paths.end, BatchEnd)
         if end is not None:
-            return Progress(None, end, is_cancelled=False)
-        return Progress(await self.newest_claim(paths), None, is_cancelled=await self.is_cancelled(paths))
+            return Progress(None, end, None)
+        return Progress(await self.newest_claim(paths), None, await self.cancelling_at(paths))
 
     async def newest_claim(self, paths: JobPaths) -> Claim | None:
         """Return the claim with the highest number; None if there is none."""
@@ -89,20 +89,23 @@ class BatchStore:
         """Replace a claim of this agent."""
         await self.storage.put_record(paths.claim(claim.number), claim)
 
-    async def cancel(self, paths: JobPaths) -> None:
-        """Request the cancellation of a job."""
-        await self.storage.put(paths.cancellation, b"")
+    async def cancel(self, paths: JobPaths, now: float) -> None:
+        """Request the cancellation of a job at `now` (Unix time, s); a repeated request changes nothing."""
+        await self.storage.put_new(paths.cancellation, b"%d" % now)
         if await self.find_end(paths) is not None:
             # It ended meanwhile, so that nothing else would remove the mark.
             await self.storage.delete(paths.cancellation)
 
     async def is_cancelled(self, paths: JobPaths) -> bool:
         """Whether cancellation was requested."""
+        return await self.cancelling_at(paths) is not None
+
+    async def cancelling_at(self, paths: JobPaths) -> int | None:
+        """Return when (Unix time, s) cancellation was requested; None if it was not, 0 if by an earlier release."""
         try:
-            await self.storage.read(paths.cancellation)
+            return int(await self.storage.read(paths.cancellation) or b"0")
         except ObjectMissing:
-            return False
-        return True
+            return None
 
     async def cancelled(self) -> set[str]:
         """Return the identifiers of all jobs whose cancellation was requested and that have not ended."""

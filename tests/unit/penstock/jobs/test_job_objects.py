@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object, job_state
 from penstock.jobs.batches.batch_state import BatchState
@@ -107,9 +108,12 @@ def ended(state: BatchState, **members: Any) -> BatchEnd:
 def test_a_batch_of_openai(
     claim: Claim | None, end: BatchEnd | None, is_cancelled: bool, changed: dict[str, Any]
 ) -> None:
-    assert batch_object(RECORD, claim, end, is_cancelled=is_cancelled, now=200.0) == NEW | changed
-    waits = changed == {}
-    shown = batch_object(RECORD, claim, end, is_cancelled=is_cancelled, now=200.0, expected_of_waiting=777)
+    cancelling_at = 110 if is_cancelled else None
+    if end is None:
+        changed = changed | {"cancelling_at": cancelling_at}
+    assert batch_object(RECORD, claim, end, cancelling_at=cancelling_at, now=200.0) == NEW | changed
+    waits = claim is None and end is None and not is_cancelled
+    shown = batch_object(RECORD, claim, end, cancelling_at=cancelling_at, now=200.0, expected_of_waiting=777)
     assert shown == NEW | changed | ({"expected_completion_at": 777} if waits else {})
 
 
@@ -133,7 +137,8 @@ def test_a_message_batch(
     ended_at: str | None,
 ) -> None:
     names = ("processing", "succeeded", "errored", "canceled", "expired")
-    assert message_batch_object(RECORD, claim, end, is_cancelled=is_cancelled) == {
+    cancelling_at = 110 if is_cancelled else None
+    assert message_batch_object(RECORD, claim, end, cancelling_at=cancelling_at) == {
         "id": "b1",
         "type": "message_batch",
         "processing_status": status,
@@ -142,9 +147,18 @@ def test_a_message_batch(
         "expires_at": "1970-01-02T00:01:40Z",
         "ended_at": ended_at,
         "archived_at": None,
-        "cancel_initiated_at": None,
+        "cancel_initiated_at": "1970-01-01T00:01:50Z" if is_cancelled and end is None else None,
         "results_url": None if ended_at is None else "/v1/messages/batches/b1/results",
     }
+
+
+def test_the_time_of_a_cancellation_outlives_the_batch() -> None:
+    end = replace(ended(BatchState.CANCELLED), cancelling_at=110)
+    assert batch_object(RECORD, None, end, cancelling_at=None, now=200.0)["cancelling_at"] == 110
+    shown = message_batch_object(RECORD, None, end, cancelling_at=None)
+    assert shown["cancel_initiated_at"] == "1970-01-01T00:01:50Z"
+    # By an agent of an earlier release, which did not write the time.
+    assert batch_object(RECORD, None, None, cancelling_at=0, now=200.0)["cancelling_at"] is None
 
 
 JOB = AsyncRequest("job_1", SENDER, "POST", "/v1/images?x=1", (), 7, 100, NO_DEADLINE, completion_window="none")
