@@ -80,6 +80,7 @@ class OnDemandModels:
         self._queue = queue
         self.attempts = WakeAttempts(endpoints, queue, hooks, rng)
         """What wakes endpoints and lets them sleep."""
+        self.attempts.enough_without = lambda name: name not in self._models or self._beyond(self._models[name]) >= 0
         self.memory = ModelMemory(endpoints, queue, self.attempts, self._spare)
         """The memories of the endpoints."""
         self._others = others
@@ -281,7 +282,12 @@ class OnDemandModels:
         awake = self._awake(model.name)
         if not self._others.sees_all_load() or any(self.attempts.is_busy(each, model.name) for each in awake):
             return 0
-        return _serving(awake) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
+        return self._beyond(model)
+
+    def _beyond(self, model: Model) -> int:
+        """Return how many endpoints of a model serve besides those that have to."""
+        serving = _serving(self._awake(model.name))
+        return serving - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
 
     def _configured(self, model: str) -> list[Endpoint]:
         every = (each for each in self._endpoints.every() if not each.spec.burst)

@@ -70,6 +70,8 @@ class WakeAttempts:
         self._hooks = hooks
         self._rng = rng
         self._clock = time.monotonic
+        self.enough_without: Callable[[str], bool] = lambda model: True
+        """Returns whether enough endpoints of a model serve, without one that is about to sleep."""
         self._tried: dict[tuple[Action, str, str], Attempts] = {}
         """By action, endpoint and model; the endpoint is empty where a webhook has to create one."""
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -280,7 +282,7 @@ class WakeAttempts:
             await self._hooks.claims.claim(memory, "", CLAIM_S)
 
     async def _let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> bool:
-        """Returns whether the model sleeps; False if requests need it, or another agent lets an endpoint sleep."""
+        """Returns whether the model sleeps; False if it is needed, or another agent lets an endpoint sleep."""
         within_s = DRAIN_S + on_demand.timeout_s + SETTLE_S
         # Two agents that choose different endpoints would put the last two to sleep.
         if not await self._hooks.claims.claim(EVERY_ENDPOINT, model, within_s, without_redis=False):
@@ -288,7 +290,8 @@ class WakeAttempts:
         self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep | {model})
         try:
             ended = await self._until(lambda: not in_use(endpoint, model) or self._is_awaited(model), DRAIN_S)
-            if not ended or self._is_awaited(model):
+            # The last requests may have taken a minute, in which other copies may have failed.
+            if not ended or self._is_awaited(model) or not self.enough_without(model):
                 return False
             await self._hooks.run(Action.SLEEP, model, endpoint, on_demand)
             endpoint.probe_now.set()

@@ -396,6 +396,26 @@ async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_
         await other.stop()
 
 
+async def test_an_endpoint_stays_awake_that_became_the_last_copy_while_its_requests_ended(tmp_path: Path) -> None:
+    engine, ready = SleepingEngine(), {"eu-de": 0.0}
+    engine.asleep = False
+    others = OtherParts("eu-es", lambda model: dict(ready), lambda model: frozenset(), lambda: True)
+    async with engine, on_demand_agent(tmp_path, [engine], others=others, idle_s=3600.0) as agent:
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
+        (endpoint,), models = agent.endpoints.every(), agent.metrics.on_demand.models
+        on_demand = agent.config.policy.models[MODEL].on_demand
+        for other_serves in (False, True):
+            ready["eu-de"] = 0.0
+            endpoint.take()
+            falls_asleep = models.attempts.let_sleep(endpoint, MODEL, on_demand)
+            await until(lambda: MODEL in endpoint.reported.falls_asleep)
+            if not other_serves:
+                del ready["eu-de"]
+            endpoint.give_back()
+            await falls_asleep
+            assert engine.asleep is other_serves
+
+
 async def test_a_hook_that_fails_or_hangs_is_bounded_and_seen(tmp_path: Path) -> None:
     engine = SleepingEngine()
     engine.hook_status = 500
