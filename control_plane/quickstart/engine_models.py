@@ -75,11 +75,14 @@ def models_of(engine: str, key: str = "") -> list[str]:
                 content += chunk
                 if len(content) > MAX_BYTES:
                     raise UnusableEngine(f"{url}: the answer is larger than {MAX_BYTES} bytes; {remedy}")
+            if response.has_redirect_location:
+                target = response.headers["location"].removesuffix("/v1/models")
+                remedy = f"it redirects: name the engine by {target[:200]!r}"
             if response.status_code != 200:
                 raise UnusableEngine(
                     f"{url}: answered {response.status_code}; {_REMEDIES.get(response.status_code, remedy)}"
                 )
-        listed = httpx.Response(200, content=content).json()["data"]
+        listed = httpx.Response(200, content=content).json()["data"] or ()
         models = list(dict.fromkeys(str(each["id"]) for each in listed))
     except httpx.HTTPError as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):

@@ -67,6 +67,9 @@ REGIONS = 100
 ARCS_PER_REGION = 21
 """One at home and 20 to others."""
 
+AWAY = (ArcReason.SPILLOVER, ArcReason.FAILOVER, ArcReason.FAILBACK)
+"""Reasons of the arcs of a plan that lead away from home."""
+
 MODELS = ("llama-3.3-70b", "qwen-3-32b", "embed-large")
 
 AT = 1_790_000_000.0
@@ -140,7 +143,7 @@ def _arcs(number: int, names: list[str]) -> list[ArcStatus]:
     origin = names[number]
     others = fixed.sample([name for name in names if name != origin], ARCS_PER_REGION - 1)
     away = [
-        ArcStatus(origin, server, fixed.choice(MODELS), "any", 0.4 / len(others), fixed.choice(list(ArcReason)[1:]))
+        ArcStatus(origin, server, fixed.choice(MODELS), "any", 0.4 / len(others), fixed.choice(AWAY))
         for server in others
     ]
     return [*(ArcStatus(origin, origin, model, "any", 0.6, ArcReason.HOME) for model in MODELS), *away]

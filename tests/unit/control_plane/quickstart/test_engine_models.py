@@ -27,6 +27,8 @@ class _Engine(BaseHTTPRequestHandler):
             status = 401
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if status == 308:
+            self.send_header("Location", "https://elsewhere/v1/models")
         self.end_headers()
         self.wfile.write(body)
 
@@ -92,6 +94,8 @@ def test_an_engine_is_asked_for_the_apis_that_it_serves(
         (500, b"", "answered 500; start the engine first"),
         (200, b"<html>", "no list of models"),
         (200, b'{"data": {}}', "serves no model"),
+        (200, b'{"data": null}', "serves no model"),
+        (308, b"", "answered 308; it redirects: name the engine by 'https://elsewhere'"),
         (200, b'{"data": [1]}', "no list of models"),
         (200, b" " * (1 << 20) + b"  ", "larger than"),
     ],
