@@ -12,6 +12,7 @@ from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKey
+from penstock.tenancy.budget_lease import MONEY
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord
 
 
@@ -50,7 +51,7 @@ class TenantView(msgspec.Struct, frozen=True):
     created_at: float | None = None
     """Unix time (s); null for a tenant of the policy."""
     problem: str | None = None
-    """Why the tenant's requests are refused, or what is to be cleaned up; null: no problem."""
+    """Why the tenant's requests are refused, or what has no effect; null: no problem."""
 
 
 class KeyState(StrEnum):
@@ -101,7 +102,12 @@ def created_view(record: TenantRecord, policy: Policy | None, now: float) -> Ten
         now: Unix time, in seconds.
     """
     tier = policy.tier(record.tier) if policy is not None else None
-    problem = None if tier is not None else f"the policy in force has no tier {record.tier}: all requests are refused"
+    budgets = (*record.budgets, *(budget for key in record.keys for budget in key.budgets))
+    problem = None
+    if tier is None:
+        problem = f"the policy in force has no tier {record.tier}: all requests are refused"
+    elif any(budget.unit in MONEY for budget in (*budgets, *tier.budgets)) and not (policy and policy.prices):
+        problem = "budgets of money limit nothing, since the policy in force has no prices"
     return TenantView(
         name=record.name,
         data_class=tier.data_class if tier is not None else "",

@@ -15,6 +15,7 @@ from penstock.policy.model_versions import reserved_model
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
+from penstock.tenancy.budget_lease import MONEY
 from penstock.tenancy.permissions import is_open_to
 from penstock.verification.situations import Situation
 
@@ -49,7 +50,18 @@ def pool_warnings(policy: Policy) -> Iterator[str]:
 
 
 def price_warnings(policy: Policy) -> Iterator[str]:
-    """Warnings about prices of units that requests do not have, since they cost tokens."""
+    """Warnings about budgets of money without prices, about models that the newest list lacks, and about prices of
+    units that requests do not have, since they cost tokens."""
+    if not policy.prices:
+        for sender in policy.senders.values():
+            units = [budget.unit.value for budget in sender.budgets if budget.unit in MONEY]
+            if units:
+                yield f"{', '.join(units)} of {sender.name} limits nothing, since the policy has no prices"
+    else:
+        newest = max(policy.prices, key=lambda each: each.valid_from)
+        free = [name for name in policy.models if not any(matches(each.model, name) for each in newest.models)]
+        if free:
+            yield f"prices {newest.name} do not name {', '.join(free)}: their requests cost nothing"
     for model in policy.models.values():
         costs_tokens = model.cost.unit is CostUnit.TOKEN or model.cost == UNSTATED_COST
         for prices in policy.prices or ():

@@ -8,7 +8,7 @@ import { moment } from "./format.js";
 const SHOWN = 100;
 
 const path = (name, rest = "") => `/v1/tenants/${encodeURIComponent(name)}${rest}`;
-const state = (tenant) => (tenant.suspended ? "suspended" : tenant.problem ? "refused" : "active");
+const state = (tenant) => (tenant.suspended ? "suspended" : tenant.problem ? "problem" : "active");
 const at = (seconds) => (seconds === null ? "" : moment(seconds));
 const amount = (value) => String(Number(value.toPrecision(4)));
 const limits = (budgets) => budgets.map((each) => `${each.limit} ${each.unit.replaceAll("_", " ")}${each.scope === "region" ? " in each region" : ""}`).join("; ") || "none";

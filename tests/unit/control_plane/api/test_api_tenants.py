@@ -35,6 +35,12 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+async def test_a_budget_of_money_without_prices_is_a_problem(api: httpx.AsyncClient) -> None:
+    body = {"tier": "gold", "budgets": [{"unit": "money_per_day", "limit": 5}]}
+    made = await api.put("/v1/tenants/acme", json=body, headers=as_("duty"))
+    assert made.json()["problem"] == "budgets of money limit nothing, since the policy in force has no prices"
+
+
 async def test_a_tenant_and_its_keys_from_creation_to_deletion(api: httpx.AsyncClient) -> None:
     budgets = [{"unit": "requests_per_minute", "limit": 60, "scope": "region"}]
     body = {"tier": "gold", "budgets": budgets, "note": "a team"}

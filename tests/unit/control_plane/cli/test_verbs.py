@@ -23,7 +23,7 @@ READS = """
 """
 LOCAL = """
     anycast, backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,
-    certs rotate, context add, context remove, context use, invite, join, policy init, quickstart, serve
+    certs rotate, context add, context remove, context use, join, policy init, quickstart, serve
 """
 """Commands that write files of this machine, each named in the command, or run processes."""
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
 from penstock.policy.kinds.billing import ModelPrice, Prices
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit, Model
 from penstock.policy.kinds.operations import Event, MaintenanceWindow, Recurrence
+from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
 from penstock.verification.policy_warnings import event_warnings, price_warnings, window_warnings
@@ -142,6 +144,21 @@ def test_there_is_a_warning_exactly_if_there_is_a_moment_without_a_region(some: 
     )
     reported = [warning for warning in warned(*some) if "class eu-de+eu-es" in warning]
     assert bool(reported) == emptied
+
+
+def test_budgets_of_money_without_prices_and_models_without_a_price_are_found() -> None:
+    limit = Budget(BudgetUnit.MONEY_PER_MONTH, 50.0)
+    limited = msgspec.structs.replace(
+        policy(),
+        models={"chat": Model("chat"), "free": Model("free")},
+        tiers={"paid": Tier("paid", "open", budgets=(limit,)), "free": Tier("free", "open")},
+    )
+    assert [*price_warnings(limited)] == ["money_per_month of paid/* limits nothing, since the policy has no prices"]
+    newest = Prices("2028", 2.0, "EUR", (ModelPrice("ch*", per_request=0.1),))
+    lists = (newest, Prices("2027", 1.0, "EUR", (ModelPrice("*", per_request=0.1),)))
+    assert [*price_warnings(msgspec.structs.replace(limited, prices=lists))] == [
+        "prices 2028 do not name free: their requests cost nothing"
+    ]
 
 
 def test_prices_of_units_that_requests_do_not_have_are_found() -> None:
