@@ -271,14 +271,17 @@ class EndpointSet:
                 endpoint.reported.warm |= frozenset(endpoint.models)
         special = (each for each in policy.models.values() if each.on_demand is not UNSET or each.warm_up is not UNSET)
         self._models = {model.name: model for model in special}
+        before = {endpoint: endpoint.reported.wake_methods for endpoint in self._by_name.values()}
         self._fill_pools()
         unread, self._known_models = policy.models.keys() - self._known_models, frozenset(policy.models)
-        for endpoint in self._by_name.values():
-            if models := endpoint.reported.wake_methods.keys() & unread:
-                self._read_asleep(endpoint, models)
+        for endpoint, known in before.items():
+            methods = endpoint.reported.wake_methods
+            if methods and methods != known:
+                self._read_again(endpoint, methods.keys() & unread)
 
-    def _read_asleep(self, endpoint: Endpoint, models: Set[str]) -> None:
-        """Take models on demand that are new to policy for asleep until a probe reads what sleeps: none has before."""
+    def _read_again(self, endpoint: Endpoint, models: Set[str]) -> None:
+        """Let a probe read what sleeps and what else is in the memory, which models count otherwise from now on. Those
+        new to policy are taken for asleep until then, because no probe has read them before."""
         reported = endpoint.reported
         endpoint.set_loaded_models(frozenset(endpoint.loaded_models) - models, reported.adapters, reported.facts)
         reported.listed_at = -inf

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
@@ -204,6 +205,28 @@ async def test_both_stay_loaded_where_the_engine_reports_that_both_fit(tmp_path:
         for model in (MODEL, OTHER):
             assert (await ask(agent, body=chat(model))).status == 200
         assert sorted(host.loaded) == sorted([MODEL, OTHER])
+
+
+async def test_a_model_that_policy_begins_to_load_on_demand_is_counted_once(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.size_gb[OTHER] = 6.0
+    async with before_policy(tmp_path, host) as agent:
+        (endpoint,), (model, other) = agent.endpoints.every(), on_demand_models_of_both()
+        host.may_list.set()
+        plain = replace(model, on_demand=UNSET)
+        async with deciding(agent, [plain, other], name="agent-1") as models:
+            await until(lambda: endpoint.reported.other_bytes == 16.0 * GB)
+            endpoint.reported.size_bytes[OTHER] = 6.0 * GB
+            await until(lambda: models.memory.room(endpoint, OTHER).problem == "")
+            host.may_list.clear()
+            policy = replace(agent.config.policy, models={MODEL: model, OTHER: other})
+            agent.endpoints.use_policy(policy)
+            models.use_policy(policy)
+            assert MODEL in endpoint.models, "it goes on serving"
+            assert "has not answered yet" in models.memory.room(endpoint, OTHER).problem
+            host.may_list.set()
+            await until(lambda: not endpoint.reported.other_bytes)
+            await until(lambda: models.memory.room(endpoint, OTHER).problem == "")
 
 
 async def test_the_last_copy_stays_and_the_reason_is_seen(tmp_path: Path) -> None:
