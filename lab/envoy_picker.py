@@ -57,8 +57,6 @@ def picker_configuration(
                 targets = [Address(LOOPBACK, port) for port in endpoints]
             listed = [{"endpoint": {"address": _address(each)}} for each in targets]
             cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": listed}]
-            thresholds = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)
-            cluster["circuit_breakers"] = {"thresholds": [thresholds]}
         # A picker on loopback serves without TLS.
         if identity_dir is None or cluster["name"] == "penstock-picker":
             cluster.pop("transport_socket", None)

@@ -43,6 +43,9 @@ class GrpcCall(Protocol):
     def on_message(self, message: bytes) -> None:
         """Process a message of the client."""
 
+    def on_oversized(self, problem: str) -> None:
+        """End the call, because a message of the client is too large."""
+
     def before_write(self) -> None:
         """Send what has waited for further messages of the client, and end the call if it is complete."""
 
@@ -125,7 +128,8 @@ class GrpcStream:
             if data[at]:
                 self.end(UNIMPLEMENTED, "messages may not be compressed")
             elif size_bytes > max_bytes:
-                self.end(RESOURCE_EXHAUSTED, f"a message is larger than {max_bytes} bytes")
+                self.call.on_oversized(f"a message is larger than {max_bytes} bytes")
+                self.end(OK)
             elif left < size_bytes:
                 self._keep(data, at, _PREFIX_BYTES + size_bytes)
                 return

@@ -12,19 +12,21 @@ from typing import Final, cast
 
 import structlog
 
+from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.identity import BadIdentity, ProcessRole, TrustBundle
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port
+from regional_agent.http.messages import with_common_lines
 from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.early_ends import LOG_SERVICE
-from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
+from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING, immediate_response
 from regional_agent.picker.grpc_connection import GrpcConnection
 from regional_agent.picker.http2_frames import ENHANCE_YOUR_CALM, Http2Error
-from regional_agent.picker.process_call import AccessLogCall, HealthCall, ProcessCall
+from regional_agent.picker.process_call import AccessLogCall, HealthCall, ProcessCall, RefusedCall
 from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.upstream.address import Address
 
@@ -195,11 +197,15 @@ class PickerServer:
             stream.end(grpc.UNAVAILABLE, "the agent stops")
             return None
         if len(self._calls) >= self.max_streams:
-            stream.end(grpc.RESOURCE_EXHAUSTED, "too many requests")
-            return None
+            return RefusedCall(stream, self._refusal_of_full())
         call = ProcessCall(self._parts, stream, self._ended, self._reject_mode)
         self._calls.add(call)
         return call
+
+    def _refusal_of_full(self) -> bytes:
+        full = Refusal(Reason.TOO_MANY_CONNECTIONS, "the endpoint picker has too many requests")
+        status, lines, body = self._parts.traffic.refuse(full, None)
+        return immediate_response(status, with_common_lines(list(lines), None), body, full.reason.value)
 
     def _other_ended(self) -> None:
         self._other_calls -= 1

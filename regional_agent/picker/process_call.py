@@ -62,6 +62,10 @@ class ProcessCall:
             log.exception("a request at the endpoint picker failed")
             self._stream.end(grpc.INTERNAL, "internal error")
 
+    def on_oversized(self, problem: str) -> None:
+        """Refuse the request. After an error of the call, Envoy might continue without a picker."""
+        self.stream.refuse_oversized(problem)
+
     def before_write(self) -> None:
         """Send on the part of the response that has waited for its end, and end the call after its last message."""
         self._talk.flush()
@@ -84,6 +88,34 @@ class ProcessCall:
         self._talk.queue, self._talk.write_soon, self._talk.hold = _drop, _do_nothing, _hold_nothing
 
 
+class RefusedCall:
+    """The call for one request of Envoy beyond the limit, which is refused. After an error of the call, Envoy might
+    continue without a picker."""
+
+    def __init__(self, stream: grpc.GrpcStream, refusal: bytes) -> None:
+        """Answer the first message with `refusal`, a `ProcessingResponse`."""
+        self._stream = stream
+        self._refusal = refusal
+
+    def on_message(self, message: bytes) -> None:
+        """Refuse the request."""
+        self._stream.send(self._refusal)
+        self._stream.end(grpc.OK)
+
+    def on_oversized(self, problem: str) -> None:
+        """Refuse the request."""
+        self.on_message(b"")
+
+    def before_write(self) -> None:
+        """Do nothing."""
+
+    def on_sent(self) -> None:
+        """Do nothing."""
+
+    def on_closed(self) -> None:
+        """Do nothing."""
+
+
 class AccessLogCall:
     """The access log of one thread of an Envoy. Its client ends the call, and expects no message."""
 
@@ -102,6 +134,10 @@ class AccessLogCall:
         except Exception:
             # A defect that concerns one request must not end the requests of the connection.
             log.exception("an entry of Envoy's access log could not be processed")
+
+    def on_oversized(self, problem: str) -> None:
+        """End the call."""
+        self._stream.end(grpc.RESOURCE_EXHAUSTED, problem)
 
     def before_write(self) -> None:
         """Do nothing."""
@@ -136,6 +172,10 @@ class HealthCall:
             return
         self._stream.send(health_status(status))
         self._stream.end(grpc.OK)
+
+    def on_oversized(self, problem: str) -> None:
+        """End the call."""
+        self._stream.end(grpc.RESOURCE_EXHAUSTED, problem)
 
     def before_write(self) -> None:
         """Do nothing."""

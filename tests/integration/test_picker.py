@@ -26,6 +26,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.wire.identity import ProcessRole, SpiffeId, TrustBundle
+from regional_agent.http.limits import Limits
 from regional_agent.jobs.api import job_paths
 from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
 from regional_agent.picker.grpc_stream import (
@@ -503,6 +504,67 @@ async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: st
                 client.close()
         assert abroad.requests == []
         assert bool(here.requests) == (status == 200)
+
+
+TO_A_JURISDICTION = b"POST /v1/chat/completions HTTP/1.1\r\nHost: eu.api.example.com\r\n"
+
+
+async def test_no_client_makes_envoy_continue_without_the_picker(tmp_path: Path) -> None:
+    """Names of a jurisdiction work without a picker: an error of its call would let a request pass unchecked."""
+    limits = Limits(max_body_bytes=64 * 1024, max_connections=1, idle_linger_s=0.0)
+    async with (
+        engine(streams_forever) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address], limits=limits) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        # Larger than a message to the picker, which Envoy does not know before the end of the body.
+        large = await RawClient.connect(front)
+        padding = b" " * 200_000
+        large.send(TO_A_JURISDICTION + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(BODY + padding) + chunk(b""))
+        answer = await large.answer()
+        assert (answer.status, code(answer.body)) == (413, "body_too_large")
+        large.close()
+        # More requests at a time than the picker accepts.
+        running, further = await RawClient.connect(front), await RawClient.connect(front)
+        running.send(post(BODY).replace(b"Host: test", b"Host: eu.api.example.com"))
+        assert (await running.head())[0] == 200
+        further.send(post(BODY).replace(b"Host: test", b"Host: eu.api.example.com"))
+        answer = await further.answer()
+        assert (answer.status, code(answer.body)) == (429, "too_many_connections")
+        further.close()
+        assert len(gpu.requests) == 1
+        running.close()
+
+
+async def test_requests_that_fail_at_the_same_time_are_all_repeated(tmp_path: Path) -> None:
+    """Envoy repeats three at a time unless its configuration states otherwise."""
+    count, arrived = 20, asyncio.Event()
+
+    async def fails_together(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if len(one.requests) + len(two.requests) >= count:
+            arrived.set()
+        await arrived.wait()
+        if e is one:
+            await fails_with(500)(e, received, writer)
+        else:
+            await streams(e, received, writer)
+
+    async with engine(fails_together) as one, engine(fails_together) as two:
+        addresses = [one.address, two.address]
+        async with (
+            running_agent(tmp_path / "agent", addresses, slots=count) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            clients = [await RawClient.connect(front) for _ in range(count)]
+            for client in clients:
+                client.send(post(BODY))
+            assert [(await client.head())[0] for client in clients] == [200] * count
+            assert len(one.requests) > 3
+            for client in clients:
+                client.close()
+            await until(lambda: agent.held() == 0)
 
 
 @pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 503)])

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from regional_agent.picker import http2_frames as http2
 from regional_agent.picker.grpc_connection import GrpcConnection
-from regional_agent.picker.grpc_stream import GrpcCall, GrpcStream
+from regional_agent.picker.grpc_stream import RESOURCE_EXHAUSTED, GrpcCall, GrpcStream
 from regional_agent.upstream.address import Address
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -91,6 +91,9 @@ class _Call:
             self._ending = asyncio.create_task(triton.end(self._stream.number))
         elif status or self._method == INFER:
             self._stream.end(status, "overloaded" if status else "")
+
+    def on_oversized(self, problem: str) -> None:
+        self._stream.end(RESOURCE_EXHAUSTED, problem)
 
     def before_write(self) -> None:
         pass

@@ -117,6 +117,10 @@ class Service:
         self.messages.append(message)
         self.stream.send(bytes(self.answer_bytes))
 
+    def on_oversized(self, problem: str) -> None:
+        assert self.stream is not None
+        self.stream.end(RESOURCE_EXHAUSTED, problem)
+
     def before_write(self) -> None:
         pass
 
