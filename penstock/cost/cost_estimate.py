@@ -38,6 +38,9 @@ ANSWER_TOKENS: Final = 211.0
 """Mean number of tokens of an answer of a chat service (Azure LLM inference trace 2023, conversation); used until an
 engine has reported usage."""
 
+SHORT_BYTES: Final = 256
+"""Maximum size (bytes) of a body from which the least tokens of a prompt are learned: mostly those of the template."""
+
 TEXT_BYTES_PER_SECOND: Final = 15.0
 """Characters of English in a second of speech: about 150 words a minute."""
 
@@ -79,6 +82,8 @@ class CostEstimator:
     def __init__(self) -> None:
         """Create an estimator without observations."""
         self._tokens_per_byte: dict[str, _Mean] = {}
+        self._least_tokens: dict[str, float] = {}
+        """Fewest tokens of a short prompt by model, which no prompt is estimated below."""
         self._media_tokens = MediaTokens()
         self.linked_images: set[str] = set()
         """Models for which a prompt had more tokens than its body can contain as text, so that it linked images."""
@@ -95,7 +100,8 @@ class CostEstimator:
         """Expected tokens of the prompt in a body of this size."""
         ratio = self._tokens_per_byte.get(model)
         tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
-        return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
+        least = self._least_tokens.get(model, 1.0)
+        return tokens if least <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(least, tokens))
 
     def tokens_in(self, model: str, ask: CostInputs) -> float:
         """Expected tokens of the prompt of a request, its media included."""
@@ -129,6 +135,11 @@ class CostEstimator:
             return Work(cost.input_unit_s * self.tokens_in(model, ask), answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
+    def _note_short_prompt(self, model: str, tokens: float) -> None:
+        least = self._least_tokens.get(model)
+        if tokens < (least or MAX_TOKENS) and (least or len(self._least_tokens) < MAX_FOLLOWED):
+            self._least_tokens[model] = tokens
+
     def _note_linked_images(self, model: str) -> None:
         if len(self.linked_images) < MAX_FOLLOWED:
             self.linked_images.add(model)
@@ -149,10 +160,13 @@ class CostEstimator:
             self._media_tokens.observe(model, ask.media, usage.prompt_tokens - text_tokens)
         elif usage.prompt_tokens > ask.body_bytes + TEMPLATE_TOKENS:
             self._note_linked_images(model)
-        elif usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
+        elif usage.prompt_tokens > 0:
             prompt_bytes = ask.body_bytes - OVERHEAD_BYTES
-            weight = min(1.0, prompt_bytes / FULL_WEIGHT_BYTES)
-            _follow(self._tokens_per_byte, model, usage.prompt_tokens / prompt_bytes, now, weight)
+            if prompt_bytes > 0:
+                weight = min(1.0, prompt_bytes / FULL_WEIGHT_BYTES)
+                _follow(self._tokens_per_byte, model, usage.prompt_tokens / prompt_bytes, now, weight)
+            if ask.body_bytes <= SHORT_BYTES:
+                self._note_short_prompt(model, float(usage.prompt_tokens))
         if usage.answer_tokens > 0 and ask.answers:
             answer_tokens = usage.answer_tokens / max(1, ask.count)
             _follow(self._answer_tokens, (tenant, model), answer_tokens, now)

@@ -56,6 +56,17 @@ def test_short_prompts_hardly_change_the_estimate_for_long_ones() -> None:
     assert expectations.prompt_tokens("m", 4000 + OVERHEAD_BYTES) == pytest.approx(1000, rel=0.05)
 
 
+def test_no_prompt_has_fewer_tokens_than_the_template_of_its_model() -> None:
+    """A short prompt whose client leaves before the usage is reported is not free."""
+    expectations = CostEstimator()
+    for body_bytes, tokens in ((62, 41), (90, 38), (200, 60), (2000, 5), (62, 500)):
+        expectations.observe("t", "m", CostInputs(body_bytes), Usage(tokens, 20), 0.0)
+    assert expectations.prompt_tokens("m", 62) == 38
+    assert expectations.estimate(CHAT, "t", "m", CostInputs(62)).prefill_s == pytest.approx(0.038)
+    assert expectations.prompt_tokens("other", 62) == 1
+    assert expectations.prompt_tokens("m", 1 << 40) == MAX_TOKENS
+
+
 def test_a_prompt_of_four_kilobytes_has_the_whole_weight() -> None:
     expectations = CostEstimator()
     for size_bytes, tokens in ((4096, 2048), (8192, 8192), (2048, 512)):
@@ -144,6 +155,8 @@ def test_what_is_followed_is_bounded() -> None:
     expectations = CostEstimator()
     for n in range(MAX_FOLLOWED + 50):
         expectations.observe(f"t{n}", "m", chat(4000, 100), Usage(1000, 20), 0.0)
+        expectations.observe("t", f"m{n}", CostInputs(62), Usage(40, 0), 0.0)
+    assert len(expectations._least_tokens) == MAX_FOLLOWED
     assert len(expectations._answer_tokens) == len(expectations._used_of_limit) == MAX_FOLLOWED
     assert expectations.answer_tokens("t0", "m", None) == ANSWER_TOKENS
 
