@@ -117,7 +117,7 @@ def _answer_tokens(estimate: WorkEstimate, text_bytes: int) -> int:
     expected, ask = _tokens(estimate.work.decode_s, estimate.cost.output_unit_s), estimate.ask
     if not (expected and text_bytes):
         return expected
-    counted = max(1, round((text_bytes - OVERHEAD_BYTES) / BYTES_PER_TOKEN))
+    counted = min(MAX_TOKENS, max(1, round((text_bytes - OVERHEAD_BYTES) / BYTES_PER_TOKEN)))
     return counted if ask.max_tokens is None else min(counted, round(ask.max_tokens * ask.count))
 
 

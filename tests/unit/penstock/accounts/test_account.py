@@ -6,7 +6,7 @@ import pytest
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import RULES, Outcome
-from penstock.answers.token_counts import Usage
+from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
@@ -47,7 +47,16 @@ def test_numbers_that_the_engine_does_not_report_are_estimated(
 
 @pytest.mark.parametrize(
     ("text_bytes", "max_tokens", "tokens"),
-    [(0, None, 200), (40, None, 1), (520, None, 100), (40_120, None, 10_000), (40_120, 50, 50), (520, 500, 100)],
+    [
+        (0, None, 200),
+        (40, None, 1),
+        (520, None, 100),
+        (40_120, None, 10_000),
+        (40_120, 50, 50),
+        (520, 500, 100),
+        (1 << 30, None, MAX_TOKENS),  # decompressed from a megabyte
+        (1 << 30, 10**9, MAX_TOKENS),
+    ],
 )
 def test_an_answer_whose_tokens_the_engine_does_not_report_has_those_of_its_size(
     text_bytes: int, max_tokens: int | None, tokens: int
