@@ -16,9 +16,9 @@ REFUSING_STATUSES: Final = frozenset({400, 422})
 """Statuses with which an engine may refuse the flag; the request is then sent again without it."""
 
 REFUSED_FOR_S: Final = 600.0
-"""Time (s) for which a model's engines are not asked again, after one refused the flag."""
+"""Time (s) for which an engine is not asked again, after it refused the flag."""
 
-MAX_MODELS: Final = 4096
+MAX_REFUSALS: Final = 4096
 
 _ESCAPE: Final = b"\\u00"
 _TRUE: Final = b"true"
@@ -26,22 +26,26 @@ _NULL: Final = b"null"
 
 
 class UsageRequests:
-    """Which models' engines refuse to be asked for the usage of a stream."""
+    """Which engines refuse to be asked for the usage of a stream."""
 
     __slots__ = ("_until",)
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+        self._until: dict[tuple[str, str], float] = {}
 
-    def refused(self, model: str, now: float) -> None:
-        """Record that an engine of `model` responds at `now` (s) if it is not asked, and refuses if it is."""
-        if len(self._until) >= MAX_MODELS:
+    def refused(self, model: str, endpoint: str, now: float) -> None:
+        """Record that an engine of `model` responds at `now` (s) if it is not asked, and refuses if it is.
+
+        Args:
+            endpoint: its name; empty if it is not known, so that no engine of the model is asked.
+        """
+        if len(self._until) >= MAX_REFUSALS:
             self._until.clear()
-        self._until[model] = now + REFUSED_FOR_S
+        self._until[model, endpoint] = now + REFUSED_FOR_S
 
-    def may_ask(self, model: str, now: float) -> bool:
-        """Whether engines of `model` may be asked at `now` (s)."""
-        return not self._until or now >= self._until.get(model, 0.0)
+    def may_ask(self, model: str, now: float, endpoint: str = "") -> bool:
+        """Whether an endpoint may be asked at `now` (s); without a name, whether one of the model's may be."""
+        return not self._until or now >= self._until.get((model, endpoint), 0.0)
 
 
 class UsageFlag:

@@ -122,6 +122,10 @@ class AttemptSink(TargetSink):
         # The beginning of a response that an earlier attempt received must not be forwarded.
         self._head = self._intake = self._rejected_because = None
         self._is_begun, self._rejection = False, b""
+        usage, asks, now = self.usage, self._proxy.usage_requests, self._proxy.clock()
+        is_asked = usage is not None and usage.flag is not None
+        if usage is not None and is_asked and not asks.may_ask(self._context.model, now, attempt.endpoint_name):
+            usage.withdraw(self._context)
 
     @property
     def current(self) -> Attempt:
@@ -355,6 +359,7 @@ class AttemptSink(TargetSink):
         if reason is None or owner is None:
             return True
         if reason is Withheld.USAGE_REFUSED and self.usage is not None:
+            self.usage.refused_by = attempt.endpoint_name
             self.usage.withdraw(context)
             owner.retry(RetryReason.USAGE_REFUSED)
             return True
@@ -413,9 +418,9 @@ class AttemptSink(TargetSink):
         if context.estimate.streaming:
             attempt.on_first_byte(now)
         usage, response = self.usage, self.response
-        if usage is not None and usage.was_refused and head.status < 300:
-            # An engine of the model responds only to a request without the flag.
-            self._proxy.usage_requests.refused(context.model, now)
+        if usage is not None and usage.refused_by is not None and head.status < 300:
+            # The engine responds only to a request without the flag.
+            self._proxy.usage_requests.refused(context.model, usage.refused_by, now)
         if response is None:
             response = self.response = self._new_response(attempt, now)
         failure = response.begin(head, attempt, target.upstream, chunk, self._intake)

@@ -22,7 +22,10 @@ class StreamUsage:
         self.is_hidden = False
         """Whether the client receives no report of the usage, since it did not ask for one."""
         self.was_refused = False
-        """Whether an engine refused the request with that flag, which may be because of the flag."""
+        """Whether the request is not sent with that flag again."""
+        self.refused_by: str | None = None
+        """The endpoint that refused the request with that flag, which may be because of the flag; empty for one of
+        another region, None for none."""
         self.continuable: ContinuableRequest | None = None
         """Set if the response may be a stream that another target could continue."""
         self.is_unwanted = False
@@ -62,7 +65,7 @@ class StreamUsage:
             ask_for_identity(request)
 
     def withdraw(self, context: RequestContext) -> None:
-        """Restore the client's own request, after an engine refused it with the flag of the agent."""
+        """Restore the client's own request, for an engine that refuses the flag of the agent."""
         assert self.flag is not None
         request = context.request
         if not request.body_dropped:

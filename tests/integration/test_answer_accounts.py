@@ -311,6 +311,30 @@ async def test_an_engine_that_refuses_the_flag_gets_the_request_again(tmp_path: 
         assert refused.status == 422, "what the client sent is refused to the client"
 
 
+async def test_an_engine_is_asked_though_its_sibling_refuses(tmp_path: Path) -> None:
+    def responds_unless(refuses: bool) -> Script:
+        async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+            is_asked = b"stream_options" in received.body
+            if is_asked and refuses:
+                writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+            else:
+                await streams(*WORDS, *([REPORT] if is_asked else []), DONE)(e, received, writer)
+
+        return script
+
+    async with (
+        engine(responds_unless(refuses=True)) as old,
+        engine(responds_unless(refuses=False)) as new,
+        running_agent(tmp_path, [old.address, new.address]) as agent,
+    ):
+        meter(agent)
+        while min(len(old.requests), len(new.requests)) < 4:
+            assert (await ask(agent, body=body_of(STREAM))).body == b"".join(WORDS) + DONE
+        asked = [[b"stream_options" in request.body for request in gpu.requests] for gpu in (old, new)]
+        assert (sum(asked[0]), asked[0][0], asked[1][-1]) == (1, True, True)
+        assert metered(agent)[3] <= len(old.requests), "what the other one serves is measured"
+
+
 @pytest.mark.parametrize("asked", [STREAM, ASKED])
 async def test_an_engine_that_refuses_the_usage_of_each_chunk_gets_the_request_again(
     tmp_path: Path, asked: dict[str, Any]

@@ -59,7 +59,11 @@ def test_a_flag_that_the_client_set_and_a_value_that_is_no_object_stay(body: byt
 def test_engines_that_refuse_are_not_asked_for_a_time() -> None:
     requests = UsageRequests()
     assert requests.may_ask("m", 0.0)
-    requests.refused("m", 0.0)
+    requests.refused("m", "gpu-1", 0.0)
+    assert not requests.may_ask("m", 1.0, "gpu-1")
+    assert requests.may_ask("other", 1.0, "gpu-1")
+    assert requests.may_ask("m", REFUSED_FOR_S, "gpu-1")
+    assert requests.may_ask("m", 1.0, "gpu-2"), "another engine can give it"
+    assert requests.may_ask("m", 1.0)
+    requests.refused("m", "", 0.0)
     assert not requests.may_ask("m", 1.0)
-    assert requests.may_ask("other", 1.0)
-    assert requests.may_ask("m", REFUSED_FOR_S)
