@@ -16,9 +16,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from penstock.fleet.report import DemandReport
+from penstock.health.endpoint_health import EndpointState
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full
-from penstock.on_demand.wake_history import overdue_after_s
+from penstock.on_demand.wake_history import MIN_OVERDUE_S, overdue_after_s
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.policy import Policy
@@ -249,7 +250,8 @@ class OnDemandModels:
         overdue_s = overdue_after_s(self._cold_start_s(model))
         waking = sum(now - since < overdue_s for since in self.attempts.waking_since(name))
         # Another agent may have woken an endpoint that answers this agent's synthetic requests now.
-        waking += sum(not self.attempts.is_busy(each, name) for each in self._warming(name))
+        coming = [each for each in self._configured(name) if _is_unread(each) or each in self._warming(name)]
+        waking += sum(not self.attempts.is_busy(each, name) for each in coming)
         return PoolSeen(_serving(awake), waking, load, mean_slots)
 
     def _finds_no_slot(self, model: str) -> bool:
@@ -306,7 +308,8 @@ class OnDemandModels:
         if not known:
             return [None] if by_webhook and self._creates(name) else []
         refused = [each for each in known if each.health.ready and name in each.reported.refused]
-        return [each for each in known if each.usable and each not in refused and sleeps(each, name)]
+        excluded = refused + [each for each in known if _is_unread(each)]
+        return [each for each in known if each.usable and each not in excluded and sleeps(each, name)]
 
     def _creates(self, model: str) -> bool:
         """Whether a webhook is asked for an endpoint here: no other region has one that the same requests may use, and
@@ -350,6 +353,11 @@ def sleeps(endpoint: Endpoint, model: str) -> bool:
     if method is WakeMethod.WEBHOOK:
         return not endpoint.health.ready
     return endpoint.health.ready and model not in endpoint.loaded_models
+
+
+def _is_unread(endpoint: Endpoint) -> bool:
+    """Whether no probe has stated yet if an endpoint sleeps; after a while it counts as one that does not serve."""
+    return endpoint.health.state is EndpointState.NEW and endpoint.now() - endpoint.out_since < MIN_OVERDUE_S
 
 
 def _is_awake(endpoint: Endpoint, model: str) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from adapters.servers.redis import RedisServer
 from penstock.dns.name_answer import EntryState
 from penstock.fleet.report import DemandReport
+from penstock.health.endpoint_health import EndpointHealth, EndpointState
 from penstock.health.progress import Stall, StallReason
 from penstock.health.region_health import RegionState
 from penstock.on_demand import wake_history
@@ -523,6 +525,28 @@ async def test_an_endpoint_with_a_revision_that_policy_refuses_does_not_wake(tmp
 def long_chat(prompt_bytes: int, max_tokens: int) -> bytes:
     message = {"role": "user", "content": "word " * (prompt_bytes // 5)}
     return json.dumps({"model": MODEL, "max_tokens": max_tokens, "messages": [message]}).encode()
+
+
+async def test_no_endpoint_wakes_in_place_of_one_that_no_probe_has_read_yet(tmp_path: Path) -> None:
+    engines, orders = [SleepingEngine(), SleepingEngine()], list[bytes]()
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        hook = await stack.enter_async_context(SmallHttp(lambda *order: orders.append(order[-1]) or (200, b"")))
+        url = f"{hook.url}/wake"
+        agent = await stack.enter_async_context(
+            on_demand_agent(tmp_path, engines, wake=WakeMethod.WEBHOOK, webhook=url, idle_s=3600.0)
+        )
+        models, model = agent.metrics.on_demand.models, agent.config.policy.models[MODEL]
+        model = replace(model, scaling=Scaling(10.0, min_endpoints=1))
+        unread, away = agent.endpoints.every()
+        unread.health, away.health = EndpointHealth(), EndpointHealth(EndpointState.DOWN)
+        unread.out_since = unread.now()
+        models.decide(model)
+        assert not models.attempts.waking_since(MODEL), "it may serve"
+        unread.out_since = -inf
+        models.decide(model)
+        assert len(models.attempts.waking_since(MODEL)) == 1, "a server that is busy for long may never be read"
 
 
 async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wakes(tmp_path: Path) -> None:
