@@ -6,6 +6,7 @@ The flag is at the pointer `UsageFields.request` of the route, such as `/stream_
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 import msgspec
@@ -28,10 +29,26 @@ _NULL: Final = b"null"
 class UsageRequests:
     """Which engines refuse to be asked for the usage of a stream."""
 
-    __slots__ = ("_until",)
+    __slots__ = ("_accepted_at", "_until")
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, str], float] = {}
+        self._accepted_at: dict[str, float] = {}
+
+    def accepted(self, model: str, now: float) -> None:
+        """Record that an engine of `model` was asked, and responds at `now` (s)."""
+        if len(self._accepted_at) >= MAX_REFUSALS:
+            self._accepted_at.clear()
+        self._accepted_at[model] = now
+
+    def may_have_refused(self, model: str, now: float) -> None:
+        """Record that an engine of `model` was asked, and responds at `now` (s) as if it refuses.
+
+        If an engine of the model has accepted the flag lately, the request is the cause: a client must not stop the
+        metering of others.
+        """
+        if now - self._accepted_at.get(model, -inf) >= REFUSED_FOR_S:
+            self.refused(model, "", now)
 
     def refused(self, model: str, endpoint: str, now: float) -> None:
         """Record that an engine of `model` responds at `now` (s) if it is not asked, and refuses if it is.

@@ -210,9 +210,12 @@ class PickedRequest:
             if refusal is not None:
                 self._refuse(refusal)
                 return
-        if self._usage is not None and self._usage.is_hidden and head.status in REFUSING_STATUSES:
-            # The request cannot be sent again without the flag; later requests are sent without it.
-            proxy.usage_requests.refused(context.model, "", now)
+        if self._usage is not None and self._usage.is_hidden:
+            if head.status < 300:
+                proxy.usage_requests.accepted(context.model, now)
+            elif head.status in REFUSING_STATUSES:
+                # The request cannot be sent again without the flag; later requests are sent without it.
+                proxy.usage_requests.may_have_refused(context.model, now)
         if context.trace is not None:
             context.trace.note(SpanEvent.STREAM, now)
         # In other modes, Envoy sends no part of the body before it has the head.

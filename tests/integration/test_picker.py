@@ -681,6 +681,27 @@ async def test_bodies_in_one_message_work_too(tmp_path: Path) -> None:
         await until(lambda: agent.counted() == {"ok": 1.0})
 
 
+async def test_a_bad_request_through_envoy_does_not_stop_the_metering_of_others(tmp_path: Path) -> None:
+    async def rejects(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"bad" in received.body:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await streams(e, received, writer)
+
+    async with (
+        engine(rejects) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        for number, text in enumerate(("good", "bad", "good")):
+            client = await RawClient.connect(front)
+            client.send(post(json.dumps({"model": MODEL, "stream": True, "messages": [text]}).encode()))
+            assert (await client.answer()).status == (400 if text == "bad" else 200)
+            assert json.loads(gpu.requests[number].body)["stream_options"] == {"include_usage": True}
+            client.close()
+
+
 async def test_other_regions_are_reached_through_envoy_with_the_certificate_of_the_agent(tmp_path: Path) -> None:
     here = write_identity(tmp_path / "identity", agent_id("eu-de"))
     there = write_identity(tmp_path / "there-identity", agent_id("eu-es"))

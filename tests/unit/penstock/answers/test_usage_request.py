@@ -65,5 +65,8 @@ def test_engines_that_refuse_are_not_asked_for_a_time() -> None:
     assert requests.may_ask("m", REFUSED_FOR_S, "gpu-1")
     assert requests.may_ask("m", 1.0, "gpu-2"), "another engine can give it"
     assert requests.may_ask("m", 1.0)
-    requests.refused("m", "", 0.0)
-    assert not requests.may_ask("m", 1.0)
+    requests.accepted("m", 5.0)
+    requests.may_have_refused("m", REFUSED_FOR_S)
+    assert requests.may_ask("m", REFUSED_FOR_S), "the request was bad"
+    requests.may_have_refused("m", REFUSED_FOR_S + 5.0)
+    assert not requests.may_ask("m", REFUSED_FOR_S + 6.0)
