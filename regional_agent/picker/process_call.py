@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from penstock.routing.reasons import Reason
 from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import BadMode, Conversation, InvalidTransition, PickerParts
 from regional_agent.picker.early_ends import EarlyEnds
@@ -60,11 +61,20 @@ class ProcessCall:
         except Exception:
             # A defect that prevents one request must not end the other requests of the connection.
             log.exception("a request at the endpoint picker failed")
-            self._stream.end(grpc.INTERNAL, "internal error")
+            self._refuse(Reason.ENGINE_FAILED, "internal error")
 
     def on_oversized(self, problem: str) -> None:
+        """Refuse the request."""
+        self._refuse(Reason.BODY_TOO_LARGE, problem)
+
+    def _refuse(self, reason: Reason, detail: str) -> None:
         """Refuse the request. After an error of the call, Envoy might continue without a picker."""
-        self.stream.refuse_oversized(problem)
+        try:
+            self.stream.refuse(reason, detail)
+            self._stream.end(grpc.OK)
+        except Exception:
+            log.exception("a request at the endpoint picker could not be refused")
+            self._stream.end(grpc.INTERNAL, "internal error")
 
     def before_write(self) -> None:
         """Send on the part of the response that has waited for its end, and end the call after its last message."""

@@ -400,9 +400,9 @@ class RequestStream:
         elif not self._talk.is_done:
             self._refuse(refusal, self._request)
 
-    def refuse_oversized(self, problem: str) -> None:
-        """Refuse a request whose body does not fit into a message."""
-        self._refuse_late(Refusal(Reason.BODY_TOO_LARGE, problem))
+    def refuse(self, reason: Reason, detail: str) -> None:
+        """Refuse a request of which a message cannot be processed."""
+        self._refuse_late(Refusal(reason, detail))
 
     def _release(self) -> None:
         """Release the memory and the quota that the request holds since its head. A second call does nothing."""

@@ -509,7 +509,9 @@ async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: st
 TO_A_JURISDICTION = b"POST /v1/chat/completions HTTP/1.1\r\nHost: eu.api.example.com\r\n"
 
 
-async def test_no_client_makes_envoy_continue_without_the_picker(tmp_path: Path) -> None:
+async def test_no_client_makes_envoy_continue_without_the_picker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names of a jurisdiction work without a picker: an error of its call would let a request pass unchecked."""
     limits = Limits(max_body_bytes=64 * 1024, max_connections=1, idle_linger_s=0.0)
     async with (
@@ -533,8 +535,16 @@ async def test_no_client_makes_envoy_continue_without_the_picker(tmp_path: Path)
         answer = await further.answer()
         assert (answer.status, code(answer.body)) == (429, "too_many_connections")
         further.close()
-        assert len(gpu.requests) == 1
         running.close()
+        await until(lambda: agent.held() == 0)
+        # A defect of the picker.
+        monkeypatch.setattr(agent.service, "read", lambda *_: 1 / 0)
+        defect = await RawClient.connect(front)
+        defect.send(post(BODY).replace(b"Host: test", b"Host: eu.api.example.com"))
+        answer = await defect.answer()
+        assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        defect.close()
+        assert len(gpu.requests) == 1
 
 
 async def test_requests_that_fail_at_the_same_time_are_all_repeated(tmp_path: Path) -> None:
