@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+ROUNDING: Final = 1e-9
+"""Part of a burst by which sums of fractions may differ: ten requests of a tenth use a budget, not nine."""
+
 
 class Amounts:
     """What a request needs by its estimate, or used."""

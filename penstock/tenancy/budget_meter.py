@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
 from penstock.policy.kinds.tenants import DEFAULT_HOLD_S
-from penstock.tenancy.amounts import Amounts
+from penstock.tenancy.amounts import ROUNDING, Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, BudgetUse, period_end, period_of
 from penstock.tenancy.without_leader import MIN_AMOUNT, full_rate, rate_without_leader
 
@@ -182,7 +182,7 @@ class BudgetMeter:
         """Whether a request that needs `amount` has to be refused."""
         if self.lost:
             self._refill(now)
-        return self.unspent < amount and self.unspent < self._full
+        return self.unspent + self._burst * ROUNDING < amount and self.unspent < self._full
 
     def take(self, amount: float, now: float) -> None:
         """Reserve `amount`; only after `lacks` returned False for it."""
@@ -394,7 +394,7 @@ class BudgetMeter:
         return (
             self.used_at < since
             and not self._open
-            and (self.unspent >= self._most if self.lost else self.unspent >= 0.0)
+            and (self.unspent >= self._most if self.lost else self.unspent >= -self._burst * ROUNDING)
         )
 
     # without a leader

@@ -53,6 +53,17 @@ def admitted(of: BudgetMeter, amount: float, now: float) -> bool:
 
 
 class TestWithLeader:
+    @pytest.mark.parametrize(("limit", "price"), [(3.0, 0.15), (1.0, 0.1), (0.3, 0.1), (7.0, 0.07)])
+    def test_a_budget_admits_as_many_requests_as_it_pays_for(self, limit: float, price: float) -> None:
+        """Although sums of fractions are not exact; the last one would be told to come again until the day ends."""
+        of = meter(BudgetUnit.MONEY_PER_DAY, limit, limit)
+        count = 0
+        while admitted(of, price, 0.0):
+            of.settle(price, price, 0.0)
+            count += 1
+        assert count == round(limit / price)
+        assert of.is_idle(1.0)
+
     def test_only_what_the_leader_granted_is_admitted_whatever_the_time(self) -> None:
         of = meter(amount=3.0)
         assert [admitted(of, 1.0, now) for now in (0.0, 1.0, 100.0, 1000.0)] == [True, True, True, False]
