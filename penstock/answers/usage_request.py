@@ -44,8 +44,8 @@ class UsageRequests:
     def may_have_refused(self, model: str, now: float) -> None:
         """Record that an engine of `model` was asked, and responds at `now` (s) as if it refuses.
 
-        If an engine of the model has accepted the flag lately, the request is the cause: a client must not stop the
-        metering of others.
+        If an engine of the model has accepted the flag within REFUSED_FOR_S, the request is the cause: a client must
+        not stop the metering of others.
         """
         if now - self._accepted_at.get(model, -inf) >= REFUSED_FOR_S:
             self.refused(model, "", now)
