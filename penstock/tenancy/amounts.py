@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-ROUNDING: Final = 1e-9
-"""Part of a burst by which sums of fractions may differ: ten requests of a tenth use a budget, not nine."""
+ROUNDING: Final = 2e-6
+"""Amount by which sums of fractions and of rounded leases (`fleet_budgets.QUANTUM`) may differ from what they stand
+for: ten requests of a tenth use a budget of one, not nine."""
 
 
 class Amounts:

@@ -182,7 +182,7 @@ class BudgetMeter:
         """Whether a request that needs `amount` has to be refused."""
         if self.lost:
             self._refill(now)
-        return self.unspent + self._burst * ROUNDING < amount and self.unspent < self._full
+        return self.unspent + ROUNDING < amount and self.unspent < self._full
 
     def take(self, amount: float, now: float) -> None:
         """Reserve `amount`; only after `lacks` returned False for it."""
@@ -248,7 +248,7 @@ class BudgetMeter:
     def waits_for_lease(self, amount: float, now: float) -> bool:
         """Whether the fleet has what a refused request of `amount` needs, as far as this agent knows, so that the next
         lease can contain it."""
-        return not self.lost and not self.is_concurrency and self.rest(now) >= min(amount, self._full)
+        return not self.lost and not self.is_concurrency and self.rest(now) + ROUNDING >= min(amount, self._full)
 
     def awaits_lease(self, amount: float, now: float) -> bool:
         """Whether a refused request of `amount` may wait for the next lease.
@@ -394,7 +394,7 @@ class BudgetMeter:
         return (
             self.used_at < since
             and not self._open
-            and (self.unspent >= self._most if self.lost else self.unspent >= -self._burst * ROUNDING)
+            and (self.unspent >= self._most if self.lost else self.unspent >= -ROUNDING)
         )
 
     # without a leader

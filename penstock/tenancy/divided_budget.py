@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_holding import AgentHolding
+from penstock.tenancy.amounts import ROUNDING
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetUse, period_end
 from penstock.tenancy.budget_meter import MAX_EXCESS_BURSTS
 from penstock.tenancy.opening_share import whole
@@ -422,8 +423,7 @@ class DividedBudget:
             other.asked_at > idle_since and self.is_short(other) for other in self.accounts.values()
         ):
             return False
-        free = self.available + account.held - reserve
-        return account.leased >= account.request or free >= account.request
+        return max(account.leased, self.available + account.held - reserve + ROUNDING) >= account.request
 
     def _update(self, account: AgentHolding, used: float, unspent: float, granted: float) -> None:
         held = granted + unspent if unspent > 0.0 else granted

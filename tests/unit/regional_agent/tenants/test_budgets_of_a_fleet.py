@@ -212,6 +212,17 @@ def test_what_is_left_of_money_is_granted_to_a_request_that_needs_it(limit: floa
     assert Fleet(Budget(BudgetUnit.MONEY_PER_DAY, limit)).spend(cost) == (int(limit / cost), 1)
 
 
+@pytest.mark.parametrize(("limit", "cost"), [(3.0, 0.15), (1.0, 0.1), (0.3, 0.1), (7.0, 0.07)])
+def test_all_of_the_money_is_used_by_requests_of_one_price_at_several_agents(limit: float, cost: float) -> None:
+    """Neither sums of fractions nor rounded leases leave a little less than the last one needs."""
+    of, served = Fleet(Budget(BudgetUnit.MONEY_PER_DAY, limit)), 0
+    for turn in range(600):
+        served += of.ask(("eu/a", "us/e")[turn % 2], cost, cost)
+        of.settle()
+        of.fleet.run(0.5, lambda now: None)
+    assert served == round(limit / cost)
+
+
 def test_a_larger_request_than_the_usual_one_has_what_is_left_of_money() -> None:
     of = Fleet(Budget(BudgetUnit.MONEY_PER_DAY, 1.0))
     while of.used < 0.4:
