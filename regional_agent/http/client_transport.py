@@ -134,7 +134,7 @@ class ClientTransport:
         """Close the connection at once, so that the client detects that the response is truncated.
 
         The connection is reset only after `end_at_close`: a reset may destroy data that the client has not read yet,
-        and other responses are incomplete without their last chunk, or the rest of their length.
+        and clients of HTTP/1.1 see that the last chunk, or the rest of the length, is missing.
         """
         if self.connected is not None:
             if self._ends_at_close:
@@ -142,13 +142,18 @@ class ClientTransport:
             self.connected.abort()
 
     def end_at_close(self) -> None:
-        """Reset the connection whenever it ends without `close`, because its close is the end of a response.
+        """Reset the connection whenever it ends without `close`, because its close may be the end of a response.
 
         An orderly close would be a valid end, with and without close_notify of TLS. The kernel also resets the
         connection if this process is killed.
         """
         self._ends_at_close, self.is_cut = True, False
         self._set_linger(_RESET_ON_CLOSE)
+
+    def end_in_order(self) -> None:
+        """Undo `end_at_close`: the response is complete, and the connection stays open."""
+        self._ends_at_close = False
+        self._set_linger(_ORDERLY_CLOSE)
 
     def close(self) -> None:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""

@@ -115,10 +115,12 @@ class ClientResponse:
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
                 self.keep_alive, self._head = False, head
-                self.client.transport.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
+        if request.http_1_0:
+            # Also with a length, which few clients of HTTP/1.0 check.
+            self.client.transport.end_at_close()
         connection = b"connection: close\r\n"
         if self.keep_alive:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
@@ -155,6 +157,8 @@ class ClientResponse:
         if self._chunked:
             self._unsent.append(b"0\r\n\r\n")
         self.flush()
+        if self.keep_alive and self._request.http_1_0:
+            self.client.transport.end_in_order()
 
     def end_with_error(self, failure: Refusal, error_format: ErrorFormat, request_id: str, *, to_peer: bool) -> bool:
         """End an event stream or a stream of JSON lines with an error; False if no error can be appended.
