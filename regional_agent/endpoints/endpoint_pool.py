@@ -182,7 +182,8 @@ class RegionPools:
     def _filled(
         self, endpoints: Collection[Endpoint], before: Mapping[str, EndpointPool], rules: EjectionRules
     ) -> Pools:
-        configured = {model for endpoint in endpoints for model in endpoint.spec.models}
+        # A dict: reports and status pages list pools in the order of their entries.
+        configured = dict.fromkeys(model for endpoint in endpoints for model in endpoint.spec.models)
         pools = Pools({model: before.get(model) or self._new_pool(model, rules) for model in configured})
         loaded: dict[str, list[Endpoint]] = {model: [] for model in configured}
         missing: dict[str, list[Endpoint]] = {model: [] for model in configured}

@@ -136,7 +136,9 @@ class SegmentUploader:
             name = SegmentName(day, opening.region, opening.agent, opening.epoch, opening.number)
             self._store.put(str(name), self._encode(of_day))
             with suppress(OSError):  # The disk may be full.
-                self._folder.with_suffix(LAST_PUT_SUFFIX).write_text(str(name))
+                beside = self._folder.with_suffix(f"{LAST_PUT_SUFFIX}.new")
+                beside.write_text(str(name))
+                beside.replace(self._folder.with_suffix(LAST_PUT_SUFFIX))
         path.unlink(missing_ok=True)
         return 1
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from adapters.files.plain_file import read_plain_file
 from penstock.ledger.spool_format import JobResult, Opening
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool_file import LAST_PUT_SUFFIX, SEALED_SUFFIX, UNSETTLED_SUFFIX, OpenSpoolFile, boot_id
@@ -36,6 +37,9 @@ SYNC_S: Final = 1.0
 
 SCAN_S: Final = 5.0
 """Interval (s) between counts of the files of the spool."""
+
+_MAX_NAME_BYTES: Final = 1024
+"""Maximum size (bytes) of the name of a segment."""
 
 log = structlog.get_logger()
 
@@ -268,7 +272,7 @@ def use_of(folder: Path) -> SpoolUse:
             sealed += 1
             oldest = found.st_mtime if oldest is None else min(oldest, found.st_mtime)
     try:
-        last_put = folder.with_suffix(LAST_PUT_SUFFIX).read_text()
+        last_put = read_plain_file(folder.with_suffix(LAST_PUT_SUFFIX), _MAX_NAME_BYTES).content.decode()
     except (OSError, ValueError):
         last_put = ""
     return SpoolUse(total_bytes, sealed, oldest, last_put)

@@ -153,7 +153,8 @@ async def test_models_that_share_an_engine_are_reported_and_granted_once(
     de.engines = [(de.engine, "m, n", 10), (SmallHttp(lambda *_: (200, b"")), "n", 10)]
     async with de.running() as here, es.running() as there:
         await publish(own_etcd)
-        await until(lambda: here.endpoints.pools["n"].ready == 2 and there.readiness.not_ready_reason() is None)
+        await until(lambda: here.endpoints.pools["n"].ready == 2)
+        await until(lambda: here.readiness.not_ready_reason() is None and there.readiness.not_ready_reason() is None)
         await until(lambda: bool(de.reports) and de.reports[-1].groups[:1] != () and de.reports[-1].pools[1].ready == 2)
         report = de.reports[-1]
         assert {pool.model: pool.slots for pool in report.pools} == {"m": 10, "n": 20}

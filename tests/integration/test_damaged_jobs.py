@@ -88,7 +88,7 @@ async def test_what_is_left_of_a_job_without_a_record_is_removed(
         paths = JobPaths("open", batch)
         # As by an operator who removes the folder of a tenant.
         await opened.batches.storage.delete(paths.record)
-        await opened.batches.cancel(paths)
+        await opened.batches.cancel(paths, time.time())
         monkeypatch.setattr(job_worker, "MAX_BATCHES", 32)
         agent.jobs.worker.wake()
         await closed(tmp_path / "store")
