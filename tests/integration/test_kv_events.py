@@ -32,6 +32,9 @@ async def following(port: int) -> AsyncIterator[tuple[KvEventFollower, HeldPrefi
     task = asyncio.create_task(follower.keep_following())
     try:
         yield follower, held
+    except AssertionError as error:
+        error.add_note(f"the follower: {follower.status()}; its endpoints: {list(held.endpoints)}")
+        raise
     finally:
         task.cancel()
         await asyncio.wait({task})

@@ -65,8 +65,9 @@ class KvEventPublisher:
     async def close(self) -> None:
         """Stop the publisher and release the port."""
         self._task.cancel()
-        await asyncio.wait({self._task})
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
         self._socket.close()
+        assert isinstance(ended, asyncio.CancelledError), f"the publisher ended early: {ended!r}"
 
     async def __aenter__(self) -> Self:
         return self
