@@ -226,7 +226,7 @@ class ProgressTracker:
         self._first_chunks.add(waited_s, prefill_s, streams)
 
     def completed(
-        self, duration_s: float, prefill_s: float = 0.0, streams: int = 1, *, streaming: bool, is_text: bool = True
+        self, duration_s: float, *, streaming: bool, is_text: bool = True, prefill_s: float = 0.0, streams: int = 1
     ) -> None:
         """Record a complete response that took `duration_s` (s). See `LongestWaits.add` and `AwaitedResponse`."""
         history = self._streams if streaming else (self._answers if is_text else self._others)

@@ -284,7 +284,11 @@ class LocalAttempt(Placement[Endpoint]):
                 if self.outcome is None:
                     took_s, streaming = now - self.since, self.estimate.streaming
                     endpoint.progress.completed(
-                        took_s, self.uncached_s, self.streams, streaming=streaming, is_text=self.is_text
+                        took_s,
+                        streaming=streaming,
+                        is_text=self.is_text,
+                        prefill_s=self.uncached_s,
+                        streams=self.streams,
                     )
                     services.chooser.learn_response(self, now, usage)
             elif self.outcome in _GIVEN_UP and not self._judged_later:

@@ -179,7 +179,7 @@ def test_an_image_is_compared_with_images_and_not_with_chats() -> None:
 def test_a_larger_batch_of_embeddings_may_take_as_many_times_longer() -> None:
     tracker = ProgressTracker()
     for _ in range(MIN_RESPONSES):
-        tracker.completed(0.5, 0.01, streaming=False)
+        tracker.completed(0.5, streaming=False, prefill_s=0.01)
 
     def stall(now: float) -> Stall | None:
         tracker.waits(AwaitedResponse(0.0, 0.1, False, 0.2), now)
