@@ -122,10 +122,11 @@ class AttemptSink(TargetSink):
         # The beginning of a response that an earlier attempt received must not be forwarded.
         self._head = self._intake = self._rejected_because = None
         self._is_begun, self._rejection = False, b""
-        usage, asks, now = self.usage, self._proxy.usage_requests, self._proxy.clock()
-        is_asked = usage is not None and usage.flag is not None
-        if usage is not None and is_asked and not asks.may_ask(self._context.model, now, attempt.endpoint_name):
-            usage.withdraw(self._context)
+        usage = self.usage
+        if usage is not None and usage.flag is not None:
+            proxy, model = self._proxy, self._context.model
+            if not proxy.usage_requests.may_ask(model, proxy.clock(), attempt.endpoint_name):
+                usage.withdraw(self._context)
 
     @property
     def current(self) -> Attempt:
