@@ -142,6 +142,11 @@ class PeerProber:
         peer = self.regions.get(region)
         return peer.health.state if peer is not None else RegionState.UNKNOWN
 
+    def is_lost(self, region: str) -> bool:
+        """Whether a region has failed and none of its agents answers."""
+        peer = self.regions.get(region)
+        return peer is not None and peer.is_lost
+
     def view(self, region: str, model: str, now: float) -> RegionView:
         """The view of a region for a model."""
         peer = self.regions.get(region)

@@ -91,6 +91,12 @@ class PeerRegion:
         """Smoothed round-trip time (s) to the nearest agent of the region; None before the first valid answer."""
         return min((agent.rtt_s for agent in self.agents.values() if agent.rtt_s is not None), default=None)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the region counts as failed and no agent of it answers. A region whose endpoints alone have failed is
+        not lost: its agents still relay what runs there, and state what they cannot serve."""
+        return not self.reachable and self.health.state is RegionState.FAILED
+
     def set_addresses(self, addresses: Iterable[Address]) -> None:
         """Set the agents' addresses. A removed agent is kept while it answers, since the store may have lost it."""
         registered = set(addresses)
@@ -182,7 +188,7 @@ class PeerRegion:
     def has_endpoint(self, model: str) -> bool | None:
         """Whether the region has an endpoint of a model, ready or not, by the last answers of its agents; None before
         the first. When it counts as failed, it has none."""
-        if not self.reachable and self.health.state is RegionState.FAILED:
+        if self.is_lost:
             return False
         return None if self._last_models is None else model in self._last_models
 

@@ -11,7 +11,6 @@ from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.token_counts import Usage
 from penstock.health.progress import Stall
-from penstock.health.region_health import RegionState
 from penstock.routing.reasons import Reason
 from regional_agent.http.headers.header_rules import BROKE, ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
@@ -66,8 +65,8 @@ class ForwardedAttempt:
         self._peers = peers
 
     def peer_failed(self) -> bool:
-        """Whether the prober has detected the failure of the region, even if its connections are open."""
-        return self._peers.state(self.region) is RegionState.FAILED
+        """Whether the prober has lost the agents of the region, even if its connections are open."""
+        return self._peers.is_lost(self.region)
 
     def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the peer refused the request, or None."""

@@ -77,7 +77,17 @@ async def test_a_region_whose_own_endpoints_have_failed_serves_the_overflow_of_a
                 for _ in range(3):
                     endpoint.probed(ProbeOutcome.UNREACHABLE)
         origin.peers.states["eu-es"] = RegionState.FAILED
-        assert (await ask(origin)).headers["x-penstock-region"] == "eu-es"
+        origin.peers.answering.add("eu-es")
+        burst.release.clear()
+        client = await RawClient.connect(origin.traffic)
+        client.send(post(BODY))
+        await until(lambda: burst.running == 1)
+        # The region has lost its endpoints, not the agent that relays the response.
+        origin.proxy.active.turn(origin.proxy.clock())
+        burst.release.set()
+        assert (await client.answer()).headers["x-penstock-region"] == "eu-es"
+        client.close()
+        assert (len(burst.targets), origin.peers.broke) == (1, [])
         chosen, regions = decided(origin)
         assert chosen is not None
         assert (chosen.region, regions["eu-es"].verdict) == ("eu-es", RegionVerdict.SERVES)

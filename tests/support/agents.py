@@ -90,6 +90,8 @@ class FixedPeers:
         self.credits = dict(credits)
         self.batch_credits: dict[str, int] = {}
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
+        self.answering: set[str] = set()
+        """Regions whose agents answer although the region has failed."""
         self.broke: list[str] = []
         self.spent: list[str] = []
         self.burst_room: dict[str, int] = {}
@@ -115,6 +117,9 @@ class FixedPeers:
 
     def state(self, region: str) -> RegionState:
         return self.states.get(region, RegionState.UNKNOWN)
+
+    def is_lost(self, region: str) -> bool:
+        return self.state(region) is RegionState.FAILED and region not in self.answering
 
     def serve_any(self) -> bool:
         return RegionState.HEALTHY in self.states.values()

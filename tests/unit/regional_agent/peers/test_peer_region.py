@@ -102,8 +102,10 @@ def test_burst_endpoints_of_a_region_that_has_failed_are_in_a_failed_region(regi
         region.round_failed(at, at, FAILOVER)
     view = region.view("rented", 2.0, FAILOVER)
     assert (view.state, view.burst_room) == (RegionState.FAILED, 2)
+    assert not region.is_lost, "its agent relays what runs there"
     region.unreachable(ONE)
     assert region.view("rented", 2.0, FAILOVER).burst_room == 0
+    assert region.is_lost
 
 
 def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion) -> None:
