@@ -39,7 +39,7 @@ class RetryReason(StrEnum):
     ENGINE_ERROR = "engine_error"
     """The engine responded with an error: status 500 or 502, or status 200 and an error in the response."""
     MODEL_MISSING = "model_missing"
-    """The engine responded with 404, and another endpoint was ready; elsewhere, if it names the model."""
+    """The engine responded with 404, and another endpoint was ready; elsewhere, and with 400, if it states that."""
     USAGE_REFUSED = "usage_refused"
     """The engine refused to report the usage of a stream, for which the agent asked; the request was sent unchanged."""
     PEER_REFUSED = "peer_refused"

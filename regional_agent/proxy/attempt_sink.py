@@ -169,6 +169,8 @@ class AttemptSink(TargetSink):
         elif self._rejected_because is not None:
             if self._rejected_because in NEEDS_BODY and len(self._rejection) <= MAX_READ_BYTES:
                 self._rejection += chunk
+                if len(self._rejection) > MAX_READ_BYTES:
+                    self._forward_withheld()
         elif intake is None:
             self._begin(chunk)
         elif not intake.begin(chunk):
@@ -238,7 +240,7 @@ class AttemptSink(TargetSink):
             self.on_end()
             return
         self._target.upstream = None
-        if self._rejected_because is not None:
+        if self._rejected_because is not None and not self._forward_withheld():
             self._after_rejection()
             return
         if owner is None:
@@ -340,9 +342,19 @@ class AttemptSink(TargetSink):
 
     def check_rejection(self, now: float) -> None:
         """Stop reading a rejection that takes too long, at `now` (s)."""
-        if now - self._target.waits_since > REJECTION_READ_S:
+        if now - self._target.waits_since > REJECTION_READ_S and not self._forward_withheld():
             self._target.drop()
             self._after_rejection()
+
+    def _forward_withheld(self) -> bool:
+        """Forward a response whose body is too long, too slow or too short to state that a model is missing; False for
+        any other response that is withheld."""
+        if self._rejected_because is not Withheld.MODEL_MAY_BE_MISSING:
+            return False
+        self._rejected_because = None
+        self._begin(self._rejection)
+        self.on_pause()
+        return True
 
     def check_response(self, now: float) -> Refusal | float:
         """Check the response of the client at `now` (s); returns when to check again (s), or the failure."""
@@ -359,23 +371,23 @@ class AttemptSink(TargetSink):
         attempt, reason, owner, context = self.current, self._rejected_because, self.owner, self._context
         if reason is None or owner is None:
             return True
-        if reason is Withheld.USAGE_REFUSED and self.usage is not None:
+        following: RetryReason | Refusal | None = None
+        body, now, head = self._rejection, self._proxy.clock(), self._head
+        is_whole = is_whole and len(body) <= MAX_READ_BYTES
+        coding = b"" if head is None else coding_of(head.by_name.get(b"content-encoding", b""))
+        text = beginning_of(body, coding)
+        if (reason is Withheld.USAGE_REFUSED or reason is Withheld.MODEL_MAY_BE_MISSING) and head is not None:
+            following = after_missing_model(self._proxy, context, attempt, head.status, text, now)
+        if reason is Withheld.USAGE_REFUSED and self.usage is not None and following is None:
             self.usage.refused_by = attempt.endpoint_name
             self.usage.withdraw(context)
             owner.retry(RetryReason.USAGE_REFUSED)
             return True
-        following: RetryReason | Refusal | None
-        body, now = self._rejection, self._proxy.clock()
-        is_whole = is_whole and len(body) <= MAX_READ_BYTES
-        coding = b"" if self._head is None else coding_of(self._head.by_name.get(b"content-encoding", b""))
-        text = beginning_of(body, coding)
         if reason is Withheld.UNEXPLAINED_503:
             following = after_unexplained(self._proxy, context, attempt, text, now, is_whole=is_whole)
-        elif reason is Withheld.MODEL_MAY_BE_MISSING:
-            following = after_missing_model(self._proxy, context, attempt, text, now, is_whole=is_whole)
-        elif isinstance(reason, Withheld):
+        elif isinstance(reason, Withheld) and reason not in (Withheld.USAGE_REFUSED, Withheld.MODEL_MAY_BE_MISSING):
             following = after_withheld(self._proxy, context, attempt, reason, now)
-        else:
+        elif isinstance(reason, Reason):
             following = after_rejection(self._proxy, context, attempt, reason, now)
         if following is None:
             self._rejected_because = None

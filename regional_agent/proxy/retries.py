@@ -13,6 +13,7 @@ from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, UNAUTHORIZED, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
 from penstock.answers.missing_model import lacks_model
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
@@ -53,7 +54,8 @@ class Withheld(Enum):
     UNAUTHORIZED = auto()
     """The engine responded with 401 or 403 although no credential is configured, and another endpoint is ready."""
     MODEL_MAY_BE_MISSING = auto()
-    """The last engine of the region responded with 404; the body shows whether it lacks the model."""
+    """The engine responded with 400, or the last one of the region with 404; the body shows whether it lacks the
+    model."""
     ENGINE_ERROR = auto()
     """The engine failed, and another target may not."""
     REDIRECTED = auto()
@@ -62,7 +64,12 @@ class Withheld(Enum):
     """The engine responded with 503 although it should have a free slot; the body shows whether it failed."""
 
 
-NEEDS_BODY: Final = (Withheld.UNEXPLAINED_503, Withheld.ENGINE_ERROR, Withheld.MODEL_MAY_BE_MISSING)
+NEEDS_BODY: Final = (
+    Withheld.UNEXPLAINED_503,
+    Withheld.ENGINE_ERROR,
+    Withheld.MODEL_MAY_BE_MISSING,
+    Withheld.USAGE_REFUSED,
+)
 """Why the body of a response is kept: it decides what follows, or the client receives it at the end."""
 
 
@@ -75,7 +82,7 @@ def rejection_of(
     if usage is not None and usage.flag is not None and not context.continuations:
         # The event with the usage cannot be removed from an encoded stream.
         shows_usage = usage.is_hidden and head.is_encoded_stream and may_send_again(context)
-        if status in REFUSING_STATUSES or shows_usage:
+        if (status in REFUSING_STATUSES and not (attempt.from_peer and attempt.is_charged)) or shows_usage:
             return reason or Withheld.USAGE_REFUSED
     if status == 503 and attempt.is_charged:
         return Withheld.UNEXPLAINED_503
@@ -85,8 +92,8 @@ def rejection_of(
         return Withheld.REDIRECTED
     if reason is not None or status < 400:
         return reason
-    if status == 404 and isinstance(attempt, LocalAttempt):
-        missing = _may_lack_model(proxy, context, attempt)
+    if status in MISSING_STATUSES and isinstance(attempt, LocalAttempt):
+        missing = _may_lack_model(proxy, context, attempt, status)
         if missing is not None:
             return missing
     if status in UNAUTHORIZED and isinstance(attempt, LocalAttempt) and _has_another_here(proxy, context, attempt):
@@ -190,21 +197,25 @@ def after_unexplained(
 
 
 def after_missing_model(
-    proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
-) -> RetryReason | Refusal | None:
-    """What follows a 404 of the last engine of the region; None if the receiver of the response gets it. `now` in s.
+    proxy: Proxy, context: RequestContext, attempt: Attempt, status: int, body: bytes, now: float
+) -> RetryReason | None:
+    """What follows a response that may state a missing model; None if it does not, or if nothing else is left.
 
-    If it states that the model is missing, a burst endpoint or another region serves the request. Arguments as of
-    `after_unexplained`.
+    Otherwise another endpoint, a burst endpoint or another region serves the request. `now` in s.
     """
-    route = context.request.route
-    if lacks_model(body, ErrorFormat.OPENAI if route is None else route.errors):
-        if context.route_context is None or _has_another(proxy, context, attempt, now):
-            context.engine_reported("status 404")
-            attempt.rejected(context, Reason.MODEL_NOT_READY, now)
-            return RetryReason.MODEL_MISSING
-        context.lacks_model = True
-    return None if is_whole else Refusal(Reason.NOT_FOUND, "the engine responded with status 404")
+    route, model = context.request.route, context.estimate.adapter or context.model
+    if not isinstance(attempt, LocalAttempt) or status not in MISSING_STATUSES:
+        return None
+    name = model if attempt.rewrite is None else attempt.rewrite.engine_name(model)
+    if not lacks_model(body, ErrorFormat.OPENAI if route is None else route.errors, status, name):
+        return None
+    attempt.endpoint.check_models_soon()
+    if context.route_context is None or _has_another(proxy, context, attempt, now):
+        context.engine_reported(f"status {status}")
+        attempt.rejected(context, Reason.MODEL_NOT_READY, now)
+        return RetryReason.MODEL_MISSING
+    context.lacks_model = True
+    return None
 
 
 def refusal_of_error(context: RequestContext, shown: str = "") -> Refusal:
@@ -294,7 +305,7 @@ def asks_origin(context: RequestContext, attempt: Attempt, status: int) -> bool:
 
     Engines of this region failed it, or lack its model. Whether the request may be sent again, the origin knows.
     """
-    if status == 404:
+    if status in MISSING_STATUSES:
         return context.lacks_model
     is_failure = context.route_context is not None and (status == 503 or status in RETRIED_STATUSES)
     return is_failure and attempt.is_at_fault()
@@ -323,10 +334,11 @@ def _may_wait_for_another(proxy: Proxy, context: RequestContext, attempt: Attemp
     return is_full or (attempt.from_peer and context.is_batch) or proxy.router.awaits_endpoint(context)
 
 
-def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> Withheld | None:
-    """Why a 404 may not be for the client: another endpoint of the region is ready, or one elsewhere; None if it is."""
+def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt, status: int) -> Withheld | None:
+    """Why a 404 or 400 may not be for the client: another endpoint of the region is ready, or one elsewhere; None if it
+    is. A 400 mostly is the client's mistake, so that its body decides."""
     if _has_another_here(proxy, context, attempt):
-        return Withheld.MODEL_MISSING
+        return Withheld.MODEL_MISSING if status == 404 else Withheld.MODEL_MAY_BE_MISSING
     if context.request.body_dropped or context.needs_object:
         return None
     now = proxy.clock()

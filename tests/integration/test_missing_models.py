@@ -10,11 +10,12 @@ import brotli
 import pytest
 
 from tests.support.agents import running_agent
-from tests.support.chats import ask
+from tests.support.chats import ask, chunk
 from tests.support.codings import gzipped
 from tests.support.failing_engines import SERVES, request
-from tests.support.planet import plan
+from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 AWAY = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
 MISSING = b'{"error": {"message": "The model `llama` does not exist.", "type": "NotFoundError", "code": 404}}'
@@ -23,14 +24,19 @@ NO_PATH = b'{"detail": "Not Found"}'
 CODINGS = {"": bytes, "gzip": gzipped, "br": brotli.compress, "deflate": zlib.compress, "zstd": bytes}
 
 
-def not_found(body: bytes, coding: str = "") -> Script:
-    """An engine that responds with 404."""
+def not_found(body: bytes, coding: str = "", *, status: int = 404, chunked: bool = False) -> Script:
+    """An engine that responds with 404, or another status."""
     body = CODINGS[coding](body)
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        head = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
+        head = b"HTTP/1.1 %d Not Found\r\nContent-Type: application/json\r\n" % status
         if coding:
             head += b"Content-Encoding: %b\r\n" % coding.encode()
+        if chunked:
+            writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            await writer.drain()
+            writer.write(chunk(body) + b"0\r\n\r\n")
+            return
         writer.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
 
     return script
@@ -108,9 +114,93 @@ async def test_a_404_reaches_the_client_if_nothing_else_can_serve(tmp_path: Path
         running_agent(tmp_path / "de", [near.address], peers={"us-east": east.peer}) as agent,
     ):
         answer = await ask(agent, body=request())
-        if len(body) < 1000:
-            assert (answer.status, answer.body) == (404, body)
-            assert agent.counted() == {"client_error": 1}
-        else:
-            assert (answer.status, body in answer.body) == (404, False), "an answer of this size is not kept"
-        assert (len(near.requests), agent.held()) == (1, 0)
+        assert (answer.status, answer.body) == (404, body)
+        assert (agent.counted(), len(near.requests), agent.held()) == ({"client_error": 1}, 1, 0)
+
+
+UNKNOWN = b'{"error": {"message": "model \'%b\' not found", "type": "invalid_request_error", "code": 400}}'
+LACKS = UNKNOWN % MODEL.encode()
+MISTAKES = (UNKNOWN % b"other", b'{"error": {"message": "bad", "code": 400}}', b"x" * 5_000, b"")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_400_that_states_a_missing_model_is_retried_at_a_sibling_and_charged(
+    tmp_path: Path, *, streamed: bool, chunked: bool
+) -> None:
+    async with (
+        engine(not_found(LACKS, status=400, chunked=chunked)) as bad,
+        engine(SERVES) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        for _ in range(12):
+            assert (await ask(agent, body=request(streamed=streamed))).status == 200
+        assert (agent.counted(), agent.held()) == ({"ok": 12}, 0)
+        assert 1 <= len(bad.requests) <= 4, "the endpoint is charged, and ejected"
+        name = str(bad.address)
+        assert agent.proxy.usage_requests.may_ask(MODEL, agent.proxy.clock(), name), "it refused no flag"
+
+
+async def test_another_region_serves_a_model_whose_engines_respond_with_400(tmp_path: Path) -> None:
+    async with (
+        engine(not_found(LACKS, status=400)) as one,
+        engine(not_found(LACKS, status=400)) as two,
+        engine(SERVES) as good,
+        running_agent(tmp_path / "east", [one.address, two.address], region="us-east") as east,
+        running_agent(tmp_path / "es", [good.address], region="eu-es") as es,
+        running_agent(tmp_path / "de", [], plan=AWAY, peers={"us-east": east.peer, "eu-es": es.peer}) as agent,
+    ):
+        for streamed in (False, True):
+            answer = await ask(agent, body=request(streamed=streamed))
+            assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+        assert len(one.requests) + len(two.requests) == 4
+        assert agent.proxy.usage_requests.may_ask(MODEL, agent.proxy.clock()), "no engine refused the flag"
+        good.script = not_found(LACKS, status=400)
+        answer = await ask(agent, body=request())
+        assert (answer.status, answer.body) == (400, LACKS)
+        assert (agent.counted(), agent.held(), east.held()) == ({"ok": 2, "client_error": 1}, 0, 0)
+
+
+@pytest.mark.parametrize("body", MISTAKES, ids=["other", "bad", "long", "empty"])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_400_for_a_mistake_of_the_client_reaches_it_as_it_is(
+    tmp_path: Path, body: bytes, *, chunked: bool
+) -> None:
+    async with (
+        engine(not_found(body, status=400, chunked=chunked and body != b"")) as one,
+        engine(not_found(body, status=400, chunked=chunked and body != b"")) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        for _ in range(8):
+            answer = await ask(agent, body=request())
+            assert (answer.status, answer.body) == (400, body)
+        assert (agent.counted(), agent.held()) == ({"client_error": 8}, 0)
+        assert len(one.requests) + len(two.requests) == 8
+        assert not any(endpoint.ejection.failures for endpoint in agent.endpoints.every())
+
+
+@pytest.mark.parametrize("ends", ["late", "broken"])
+async def test_a_400_whose_body_stops_arriving_is_forwarded(tmp_path: Path, ends: str) -> None:
+    begun = b'{"error": {"mess'
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n" + begun)
+        if ends == "broken":
+            await writer.drain()
+            writer.transport.abort()
+        await asyncio.Event().wait()
+
+    async with (
+        engine(script) as one,
+        engine(script) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(request()))
+        if ends == "late":
+            assert (await client.reader.readuntil(begun)).startswith(b"HTTP/1.1 400 ")
+            client.close()
+        await until(lambda: agent.counted() == {"client_left" if ends == "late" else "engine_cut": 1})
+        client.close()
+        assert agent.held() == 0
+        assert len(one.requests) + len(two.requests) == 1

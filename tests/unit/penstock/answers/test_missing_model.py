@@ -36,7 +36,7 @@ VLLM = {"message": TEXT, "type": "NotFoundError", "param": None, "code": 404}
     ],
 )
 def test_the_forms_of_engines_that_lack_a_model(body: dict[str, Any], errors: ErrorFormat) -> None:
-    assert lacks_model(json.dumps(body).encode(), errors)
+    assert lacks_model(json.dumps(body).encode(), errors, 404, "llama")
 
 
 ECHOED = "No response found with id 'model_not_found: the model NotFoundError'"
@@ -63,12 +63,71 @@ ECHOED = "No response found with id 'model_not_found: the model NotFoundError'"
     ],
 )
 def test_what_is_no_missing_model(body: Any, errors: ErrorFormat) -> None:
-    assert not lacks_model(json.dumps(body).encode(), errors)
+    assert not lacks_model(json.dumps(body).encode(), errors, 404, "llama")
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"404 page not found", b"model not found", b'{"error": {"code": "model_not_f', b"\xff{"]
 )
 def test_a_text_states_nothing(body: bytes) -> None:
-    assert not lacks_model(body, OPENAI)
-    assert not lacks_model(body, KSERVE)
+    for status in (400, 404):
+        assert not lacks_model(body, OPENAI, status, "llama")
+        assert not lacks_model(body, KSERVE, status, "llama")
+
+
+LITELLM = "Invalid model name passed in model=llama"
+SEE = ". Call `/v1/models` to view available models for your key."
+LM_STUDIO = 'Invalid model identifier "llama". Please specify a valid downloaded model (e.g., qwen, gemma).'
+NO_ADAPTER = "The following requested LoRA adapters are not loaded: llama\nLoaded adapters: dict_keys(['other'])."
+
+
+def error(message: str, kind: str = "invalid_request_error", **members: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, **members}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        error(LM_STUDIO, param="model", code="model_not_found"),
+        error(LM_STUDIO, param="model", code=None),
+        error("No models loaded. Please load a model in the developer page or use the 'lms load' command."),
+        error("any text", param=None, code="model_not_found"),
+        error("model 'llama' not found", code=400),
+        error("model is not loaded", code=400),
+        error(f"/chat/completions: {LITELLM}{SEE}", "None", param="None", code="400"),
+        error(f"{{'error': '/chat/completions: {LITELLM}{SEE}'}}", "None", param="None", code="400"),
+        {"detail": f"completion: {LITELLM}"},
+        {"object": "error", **error(TEXT, "NotFoundError", param=None, code=400)["error"]},
+        error("The model `llama` does not exist or you do not have access to it."),
+        error(NO_ADAPTER, "BadRequestError", param=None, code=400),
+        {"object": "error", "message": NO_ADAPTER, "type": "BadRequestError", "param": None, "code": 400},
+        {"object": "error", "message": "Invalid model: llama", "type": "invalid_model", "param": None, "code": "1500"},
+        error("llama is not a valid model ID", code=400),
+        error("Model Not Exist", param=None, code="invalid_request_error"),
+    ],
+)
+def test_a_400_of_an_engine_that_lacks_the_model(body: dict[str, Any]) -> None:
+    assert lacks_model(json.dumps(body).encode(), OPENAI, 400, "llama")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        error("model 'other' not found", code=400),
+        error(f"tools: {LITELLM}{SEE} No."),
+        error("Invalid model name passed in model=other", param="None", code="400"),
+        error("This model's maximum context length is 4096 tokens."),
+        error("Input: model 'llama' not found"),
+        error("The model `llama` does not exist, said the client."),
+        error("model 'llama' not found", param="tools[0].model", code=400),
+        error("x", param="response_format", code="model_not_found"),
+        error("model 'llama' does not support chat", code=400),
+        error("x", "NotFoundError", param=None, code=404),
+        {"error": "model_not_found"},
+        {"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required", "input": TEXT}]},
+        {"model": "model 'llama' not found"},
+        {},
+    ],
+)
+def test_a_400_for_a_mistake_of_the_client(body: dict[str, Any]) -> None:
+    assert not lacks_model(json.dumps(body).encode(), OPENAI, 400, "llama")
