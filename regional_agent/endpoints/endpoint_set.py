@@ -288,7 +288,8 @@ class EndpointSet:
         endpoint.probe_now.set()
 
     def fall_asleep(self, endpoint: Endpoint, models: frozenset[str]) -> None:
-        """Send no new requests for these models to an endpoint, because they are about to sleep; empty ends that."""
+        """Send no new requests for these models to an endpoint, because this agent lets them sleep, nor for those that
+        other agents let sleep; empty ends that."""
         endpoint.reported.falls_asleep = models
         self._fill_pools()
 

@@ -26,6 +26,7 @@ FACTS_INTERVAL_S: Final = 30.0
 """Interval (s) between two reads of the pages on which a ready engine reports about itself."""
 
 NO_FACTS: Final = EngineFacts()
+NO_MODELS: Final[frozenset[str]] = frozenset()
 NO_METHODS: Final[Mapping[str, WakeMethod]] = {}
 NO_WARM_UPS: Final[Mapping[str, WarmUp]] = {}
 
@@ -56,6 +57,12 @@ class ReportedModels:
         """How the models wake that are loaded on demand."""
         self.falls_asleep: frozenset[str] = frozenset()
         """Models that this agent lets sleep now, so that they receive no requests."""
+        self.slept_until: dict[str, float] = {}
+        """Until when (s) other agents may not have seen that this one has put a model to sleep."""
+        self._asleep_elsewhere = NO_MODELS
+        """Models that other agents let sleep, until a probe has read here that they sleep."""
+        self._known_elsewhere = NO_MODELS
+        """Models that other agents let sleep as they publish it."""
         self.warm_ups: Mapping[str, WarmUp] = NO_WARM_UPS
         """The warm-ups of the models that have one."""
         self.warm: frozenset[str] = frozenset()
@@ -78,10 +85,27 @@ class ReportedModels:
 
     def accepted_of(self, configured: tuple[str, ...]) -> tuple[str, ...]:
         """Return the configured models that are loaded and that policy lets the endpoint serve."""
-        loaded, withheld = self.loaded_of(configured), self.refused | self.falls_asleep
+        loaded, withheld = self.loaded_of(configured), self.refused | self.going
         if self.warm_ups:
             withheld |= self.warm_ups.keys() - self.warm
         return tuple(model for model in loaded if model not in withheld) if withheld else loaded
+
+    @property
+    def going(self) -> frozenset[str]:
+        """Models that an agent of the region lets sleep, so that they receive no requests."""
+        return self.falls_asleep | self._asleep_elsewhere
+
+    def put_to_sleep(self, now: float) -> frozenset[str]:
+        """Return the models that this agent lets sleep, or has put to sleep without all agents having seen it."""
+        return self.falls_asleep.union(model for model, until in self.slept_until.items() if now < until)
+
+    def set_asleep_elsewhere(self, models: frozenset[str]) -> bool:
+        """Apply what other agents let sleep; returns whether that has changed."""
+        if models == self._known_elsewhere:
+            return False
+        self._asleep_elsewhere = (self._asleep_elsewhere & models) | (models - self._known_elsewhere)
+        self._known_elsewhere = models
+        return True
 
     def warms_up(self, model: str) -> bool:
         """Whether a configured model is loaded, and receives no requests until its warm-up has ended."""
@@ -127,6 +151,10 @@ class ReportedModels:
     ) -> bool:
         """Apply a list of models, read at `now` (s). Returns whether any fact has changed."""
         self.loaded, self.adapters, self.listed_at = loaded, adapters, now
+        if loaded is not None:
+            self.slept_until = {model: at for model, at in self.slept_until.items() if model not in loaded}
+            # What is read to sleep may wake while the other agent still publishes it.
+            self._asleep_elsewhere &= loaded
         before, self.facts = self.facts, combined((facts, self._on_pages))
         return self.facts != before
 

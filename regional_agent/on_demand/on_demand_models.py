@@ -82,6 +82,7 @@ class OnDemandModels:
         self.attempts = WakeAttempts(endpoints, queue, hooks, rng)
         """What wakes endpoints and lets them sleep."""
         self.attempts.enough_without = lambda name: name not in self._models or self._beyond(self._models[name]) >= 0
+        self.attempts.could_wake = self._could_wake
         self.memory = ModelMemory(endpoints, queue, self.attempts, self._spare)
         """The memories of the endpoints."""
         self._others = others
@@ -228,6 +229,10 @@ class OnDemandModels:
             if not attempts.is_busy(each, model) and attempts.not_before(action, each, model) <= now
         ]
 
+    def _could_wake(self, model: str) -> list[Endpoint | None]:
+        known = self._models.get(model)
+        return self._due(Action.WAKE, self._asleep(known), model) if known is not None else []
+
     def _seen(self, model: Model, awake: list[Endpoint], now: float) -> PoolSeen:
         name = model.name
         # vLLM accepts requests while it sleeps, which then wait for its wake: another agent may have sent some.
@@ -334,7 +339,7 @@ class OnDemandModels:
         ]
         later += [0.0 for _ in self._warming(model.name)]
         # A request keeps such an endpoint awake, or it wakes after it has fallen asleep.
-        later += [cold_start_s for each in self._configured(model.name) if model.name in each.reported.falls_asleep]
+        later += [cold_start_s for each in self._configured(model.name) if model.name in each.reported.going]
         return min(begun + later, default=inf)
 
 

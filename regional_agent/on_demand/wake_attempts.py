@@ -12,7 +12,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
+from penstock.fleet.shared_counts import FRESH_S
 from penstock.on_demand.wake_history import Attempts, ColdStarts
 from penstock.policy.kinds.on_demand import OnDemand
 from regional_agent.background_tasks import cancel
@@ -47,6 +49,10 @@ SEEN_AFTER_PROBES: Final = 2.0
 log = structlog.get_logger()
 
 
+Wake = Callable[[], Coroutine[Any, Any, bool]]
+"""Wakes an endpoint; returns whether this agent did."""
+
+
 class Leaving(NamedTuple):
     """A model that leaves the memory of an endpoint, so that another one has room."""
 
@@ -72,9 +78,13 @@ class WakeAttempts:
         self._clock = time.monotonic
         self.enough_without: Callable[[str], bool] = lambda model: True
         """Returns whether enough endpoints of a model serve, without one that is about to sleep."""
+        self.could_wake: Callable[[str], Sequence[Endpoint | None]] = lambda model: ()
+        """Returns the endpoints of a model at which another attempt to wake may begin now."""
         self._tried: dict[tuple[Action, str, str], Attempts] = {}
         """By action, endpoint and model; the endpoint is empty where a webhook has to create one."""
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._followed: set[tuple[str, str]] = set()
+        """Endpoint and model of the wakes of other agents that make one of this agent needless."""
         self._waking_since: dict[tuple[str, str], float] = {}
         self._cold_starts: dict[str, ColdStarts] = {}
         self._loading: Counter[str] = Counter()
@@ -87,8 +97,9 @@ class WakeAttempts:
         """Endpoints that were put to sleep so that another model has room, by model."""
 
     def is_busy(self, endpoint: Endpoint | None, model: str) -> bool:
-        """Whether an attempt runs."""
-        return (_name(endpoint), model) in self._tasks
+        """Whether an attempt runs, or one of this agent waits for that of another agent."""
+        key = _name(endpoint), model
+        return key in self._tasks or key in self._followed
 
     def loads_into(self, memory: str) -> bool:
         """Whether an attempt loads a model into a memory. One at a time does, so that what it needs is known."""
@@ -136,12 +147,12 @@ class WakeAttempts:
         """
         key = _name(endpoint), model
         self._waking_since[key] = self._clock()
-        work = self._wake(endpoint, model, on_demand, prior_s)
+        wake = partial(self._wake, endpoint, model, on_demand, prior_s)
         if endpoint is not None and endpoint.spec.memory_gb is not None:
             # Counted now, since the next decision comes before the task begins.
             self._loading[endpoint.spec.memory] += 1
-            work = self._wake_with_room(endpoint, model, on_demand, leaving, work)
-        self._begin(Action.WAKE, key, endpoint, work)
+            wake = partial(self._wake_with_room, endpoint, model, leaving, wake)
+        self._begin(Action.WAKE, key, endpoint, self._wake_claimed(endpoint, model, on_demand, wake))
 
     def let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> asyncio.Task[None]:
         """Begin to let a model of an endpoint sleep. It receives no new requests, and finishes its own."""
@@ -195,7 +206,8 @@ class WakeAttempts:
     async def _wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand, prior_s: float) -> bool:
         """Returns whether this agent woke the endpoint; False if another agent does."""
         began_at, is_ready = self._clock(), partial(self._is_ready, endpoint, model)
-        if not await self._claims_wake(endpoint, model, on_demand):
+        # Other models may have taken long to leave, and the other endpoints do not matter by then.
+        if not await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s):
             return False
         await self._hooks.run(Action.WAKE, model, endpoint, on_demand)
         if endpoint is not None:
@@ -215,10 +227,22 @@ class WakeAttempts:
         return True
 
     async def _claims_wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand) -> bool:
-        """Claim an endpoint to wake it; if another agent has the claim, wait until the endpoint is ready."""
-        if await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s):
+        """Claim an endpoint to wake it. If another agent wakes it, or another one that this agent would wake as well,
+        wait until that one is ready: agents may prefer different endpoints of a cold pool, which needs one wake."""
+        by_name = {_name(each): each for each in (endpoint, *self.could_wake(model))}
+        claims, timeout_s = self._hooks.claims, on_demand.timeout_s
+        claimed = await claims.claimed_elsewhere(tuple(by_name), model, timeout_s)
+        if claimed is None:
             return True
-        await self._until(partial(self._is_ready, endpoint, model), on_demand.timeout_s)
+        followed = by_name[claimed]
+        self._followed.add((claimed, model))
+        try:
+            if not await self._until(partial(self._is_ready, followed, model), timeout_s):
+                # That agent may wait to try again, for longer than requests wait.
+                waits = self._tried.get((Action.WAKE, claimed, model), _NONE)
+                self._tried[Action.WAKE, claimed, model] = replace(waits, not_before=self._clock() + timeout_s)
+        finally:
+            self._followed.discard((claimed, model))
         return False
 
     def _is_ready(self, endpoint: Endpoint | None, model: str) -> bool:
@@ -226,35 +250,26 @@ class WakeAttempts:
             return self._endpoints.pools[model].ready > 0
         return endpoint.health.ready and model in endpoint.models
 
-    async def _wake_with_room(
-        self,
-        endpoint: Endpoint,
-        model: str,
-        on_demand: OnDemand,
-        leaving: Sequence[Leaving],
-        wake: Coroutine[Any, Any, bool],
-    ) -> bool:
+    async def _wake_claimed(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand, wake: Wake) -> bool:
+        """Wake the endpoint unless another agent does. While that one has the claim, nothing leaves a memory."""
+        return await self._claims_wake(endpoint, model, on_demand) and await wake()
+
+    async def _wake_with_room(self, endpoint: Endpoint, model: str, leaving: Sequence[Leaving], wake: Wake) -> bool:
         """Put to sleep what leaves, then wake the endpoint. Returns whether this agent did."""
         claims, memory = self._hooks.claims, f"memory of {endpoint.spec.memory}"
+        # Two agents that load different models would each count on the same room.
+        if not await claims.claim(memory, "", CLAIM_S):
+            await self._until(lambda: False, CLAIMED_ELSEWHERE_S)
+            return False
+        keeps = asyncio.create_task(self._keep_claim(memory), name=f"claim of {memory}")
         try:
-            # While another agent has the claim of the endpoint, nothing leaves, and other models may be loaded.
-            if not await self._claims_wake(endpoint, model, on_demand):
-                return False
-            # Two agents that load different models would each count on the same room.
-            if not await claims.claim(memory, "", CLAIM_S):
-                await self._until(lambda: False, CLAIMED_ELSEWHERE_S)
-                return False
-            keeps = asyncio.create_task(self._keep_claim(memory), name=f"claim of {memory}")
-            try:
-                for each in leaving:
-                    if not await self._leave(each, model):
-                        return False
-                return await wake
-            finally:
-                await cancel([keeps])
-                await claims.claim(memory, "", _until_seen_s(endpoint))
+            for each in leaving:
+                if not await self._leave(each, model):
+                    return False
+            return await wake()
         finally:
-            wake.close()
+            await cancel([keeps])
+            await claims.claim(memory, "", _until_seen_s(endpoint))
 
     async def _leave(self, leaving: Leaving, other: str) -> bool:
         """Put a model to sleep so that `other` has room. Returns whether it left; False if it was used since it was
@@ -289,6 +304,9 @@ class WakeAttempts:
             return False
         self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep | {model})
         try:
+            if self._hooks.claims.are_shared:
+                # Other agents have requests on the way until they receive that the endpoint falls asleep.
+                await self._until(partial(self._is_awaited, model), FRESH_S)
             ended = await self._until(lambda: not in_use(endpoint, model) or self._is_awaited(model), DRAIN_S)
             # The last requests may have taken a minute, in which other copies may have failed.
             if not ended or self._is_awaited(model) or not self.enough_without(model):
@@ -297,6 +315,7 @@ class WakeAttempts:
             endpoint.probe_now.set()
             if not await self._until(lambda: model not in _loaded(endpoint), SETTLE_S):
                 raise HookFailed(f"still loaded {SETTLE_S:g} s after the hook answered")
+            endpoint.reported.slept_until[model] = endpoint.now() + _until_seen_s(endpoint)
             return True
         finally:
             self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep - {model})

@@ -4,6 +4,7 @@ lets endpoints of a model sleep."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -15,12 +16,15 @@ TIMEOUT_S: Final = 1.0
 """Maximum time (s) of a claim."""
 
 CLAIM: Final = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
+for i, key in ipairs(KEYS) do
+  local holder = redis.call('GET', key)
+  if holder and holder ~= ARGV[1] then return i end
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
+return 0
 """
-"""KEYS: the claim. ARGV: name of the agent, lifetime (ms). Returns 1 if no other agent holds the claim."""
+"""KEYS: the claim, and others that make it needless. ARGV: name of the agent, lifetime (ms). Returns the first claim
+that another agent holds, from 1; 0 if none does, and the first one is now held."""
 
 EVERY_ENDPOINT: Final = "*"
 """Stands for all endpoints of a model; no endpoint has this name."""
@@ -38,6 +42,11 @@ class WakeClaims:
         self._script = None if redis is None else RedisScript(redis.address, CLAIM, TIMEOUT_S)
         self._lock = asyncio.Lock()
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether the region may have other agents."""
+        return self._script is not None
+
     async def claim(self, endpoint: str, model: str, for_s: float, *, without_redis: bool = True) -> bool:
         """Whether this agent may wake an endpoint, or let one sleep; then no other agent may for `for_s` seconds.
 
@@ -46,15 +55,23 @@ class WakeClaims:
             without_redis: the result if Redis does not answer. Every agent may wake: engines accept a repeated request,
                 and a webhook has to.
         """
+        return await self.claimed_elsewhere((endpoint,), model, for_s, without_redis=without_redis) is None
+
+    async def claimed_elsewhere(
+        self, endpoints: Sequence[str], model: str, for_s: float, *, without_redis: bool = True
+    ) -> str | None:
+        """Claim the first of these endpoints, unless another agent holds the claim of any; return that endpoint."""
         if self._script is None:
-            return True
-        key = f"penstock:v1:{{{self._region}}}:wake:{endpoint}:{model}"
+            return None
+        claims = tuple(f"penstock:v1:{{{self._region}}}:wake:{endpoint}:{model}" for endpoint in endpoints)
         try:
             async with self._lock, asyncio.timeout(TIMEOUT_S):
-                return bool(await self._script.run((key,), (self._agent, round(for_s * 1000))))
-        except (RedisError, OSError) as error:
-            log.warning("no claim in Redis", endpoint=endpoint, model=model, proceeds=without_redis, error=str(error))
-            return without_redis
+                found = int(str(await self._script.run(claims, (self._agent, round(for_s * 1000)))))
+        except (RedisError, OSError, ValueError) as error:
+            name = endpoints[0]
+            log.warning("no claim in Redis", endpoint=name, model=model, proceeds=without_redis, error=str(error))
+            return None if without_redis else name
+        return endpoints[found - 1] if found else None
 
     async def close(self) -> None:
         """Disconnect."""

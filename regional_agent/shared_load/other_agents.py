@@ -107,6 +107,14 @@ class OtherAgents:
                 found[name] = found.get(name, 0) + requests
         return found
 
+    def asleep(self) -> dict[str, frozenset[str]]:
+        """Return the models that other agents let sleep, by endpoint."""
+        found: dict[str, frozenset[str]] = {}
+        for load in self.counted():
+            for name, models in load.asleep.items():
+                found[name] = found.get(name, frozenset()).union(models)
+        return found
+
     def take_work(self) -> list[Difference]:
         """Return the work that tenants received at the other agents since the last call."""
         work, self._work = self._work, []

@@ -22,10 +22,14 @@ MAX_WAITED_MS = 3_600_000
 MAX_IDLE_MS = 3_600_000
 """Maximum published time (ms) since the last use of a model; a longer time is published as this time."""
 
+MAX_MODELS = 1_000
+"""Maximum number of published models of one endpoint."""
+
 MAX_RANK = 10_000
 """Maximum absolute value of a published priority."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
+_Models = Annotated[list[_Name], msgspec.Meta(max_length=MAX_MODELS)]
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAITED_MS)]
 _Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
@@ -70,6 +74,8 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     whose models share a memory."""
     batch: dict[str, _Requests] = {}
     """Running batch requests of this agent that may be preempted, by endpoint."""
+    asleep: dict[str, _Models] = {}
+    """Models that this agent lets sleep, or has just put to sleep, by endpoint."""
 
     @property
     def field(self) -> str:
@@ -88,6 +94,7 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     work: dict[str, msgspec.Raw] = {}
     idle_ms: dict[str, msgspec.Raw] = {}
     batch: dict[str, msgspec.Raw] = {}
+    asleep: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
@@ -95,6 +102,7 @@ _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
 _totals_decoder = msgspec.json.Decoder(_Totals)
 _idle_decoder = msgspec.json.Decoder(dict[str, _Idle])
+_models_decoder = msgspec.json.Decoder(_Models)
 _requests_decoder = msgspec.json.Decoder(_Requests)
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
@@ -140,4 +148,9 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for name, requests in unchecked.batch.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             batch[name] = _requests_decoder.decode(requests)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work, idle_ms, batch)
+    asleep: dict[str, list[str]] = {}
+    for name, models in unchecked.asleep.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            asleep[name] = _models_decoder.decode(models)
+    agent, epoch, number = unchecked.agent, unchecked.epoch, unchecked.number
+    return PublishedLoad(agent, epoch, number, loads, queues, work, idle_ms, batch, asleep)

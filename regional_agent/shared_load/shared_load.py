@@ -15,8 +15,9 @@ from math import inf
 from penstock.admission.region_work import RegionWork, WorkTotal
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.reported_models import NO_MODELS
 from regional_agent.shared_load.other_agents import OtherAgents, RemoteQueue
-from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_REQUESTS, MAX_US, PublishedLoad
+from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_MODELS, MAX_REQUESTS, MAX_US, PublishedLoad
 
 
 class SharedLoad:
@@ -62,6 +63,8 @@ class SharedLoad:
         """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
         self.remote_batch: dict[str, int] = {}
         """The other agents' running batch requests that may be preempted, by endpoint."""
+        self._has_asleep = False
+        """Whether another agent published models that it lets sleep."""
         self._is_faded = False
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
         self._read_at = -inf
@@ -112,6 +115,16 @@ class SharedLoad:
             if endpoint.uses is not None
         }
 
+    def asleep(self) -> dict[str, list[str]]:
+        """Return the models that this agent lets sleep, or has just put to sleep, to publish, by endpoint."""
+        every = ((each, each.reported) for each in self._endpoints.every())
+        found = {
+            each.name: sorted(reported.put_to_sleep(each.now()))[:MAX_MODELS]
+            for each, reported in every
+            if reported.falls_asleep or reported.slept_until
+        }
+        return {name: models for name, models in found.items() if models}
+
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
         """Process the loads that the other agents published; returns whether their load or queues have changed.
 
@@ -124,6 +137,7 @@ class SharedLoad:
         for load in published:
             may_differ |= self._others.receive(load, read_at, now)
         self.remote_batch = self._others.batch()
+        self._apply_asleep()
         for idle_ms in self._others.take_idle():
             self._used_elsewhere(idle_ms, read_at)
         work = self._others.take_work()
@@ -144,11 +158,20 @@ class SharedLoad:
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
         self.remote_batch = self._others.batch()
+        self._apply_asleep()
         if loads == self._remote_loads and queues == self.remote_queues:
             return False
         self._remote_loads, self.remote_queues = loads, queues
         self._endpoints.set_remote_loads(loads)
         return True
+
+    def _apply_asleep(self) -> None:
+        asleep = self._others.asleep()
+        if asleep or self._has_asleep:
+            self._has_asleep = bool(asleep)
+            for endpoint in self._endpoints.every():
+                if endpoint.reported.set_asleep_elsewhere(asleep.get(endpoint.name, NO_MODELS)):
+                    self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep)
 
     def others(self) -> list[PublishedLoad]:
         """Return the newest loads of the region's other agents."""

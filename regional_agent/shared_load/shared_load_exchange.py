@@ -121,8 +121,8 @@ class SharedLoadExchange:
         self._number += 1
         work = self._load.work_totals()
         idle_ms = self._load.idle_ms()
-        agent, batch = self._agent, self._load.preemptible()
-        load = PublishedLoad(agent.name, agent.epoch, self._number, loads, dict(queues), work, idle_ms, batch)
+        agent, batch, asleep = self._agent, self._load.preemptible(), self._load.asleep()
+        load = PublishedLoad(agent.name, agent.epoch, self._number, loads, dict(queues), work, idle_ms, batch, asleep)
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

@@ -13,6 +13,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -354,6 +355,69 @@ async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order
         engine.asleep = False
         assert [(await client.answer()).status for client in clients] == [200, 200]
         assert [path for path, _ in engine.orders] == ["/wake_up"]
+
+
+async def test_agents_that_prefer_different_endpoints_wake_one_for_a_cold_pool(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
+    url = own_redis.url
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
+        for engine in engines:
+            engine.may_wake.clear()
+        agents = [
+            await stack.enter_async_context(
+                on_demand_agent(tmp_path / name, engines, redis_url=url, name=name, options={"slots": 16})
+            )
+            for name in ("agent-1", "agent-2")
+        ]
+        # Directories may list a pool in any order.
+        file = tmp_path / "agent-2" / "endpoints.yaml"
+        file.write_bytes(msgspec.yaml.encode(msgspec.yaml.decode(file.read_bytes())[::-1]))
+        await agents[1].endpoints.sources.reload_file()
+        assert [each.name for each in agents[1].endpoints.every()] == ["gpu-1", "gpu-0"]
+        attempts = [agent.metrics.on_demand.models.attempts for agent in agents]
+        clients = [await RawClient.connect(agent.traffic) for agent in agents]
+        for client in clients:
+            client.send(post(BODY))
+        await until(lambda: all(each.waking_since(MODEL) for each in attempts))
+        await asyncio.sleep(0)
+        for each in attempts:
+            # An agent asks for one claim at a time, so that its first one has been answered.
+            await each._hooks.claims.claim("another", each._hooks.claims._agent, 1.0)
+        await until(lambda: any(engine.orders for engine in engines))
+        for engine in engines:
+            engine.may_wake.set()
+        assert [(await client.answer()).status for client in clients] == [200, 200]
+        await until(lambda: not any(each.waking_since(MODEL) for each in attempts))
+        assert sum(len(engine.orders) for engine in engines) == 1
+
+
+async def test_no_request_is_sent_to_an_endpoint_that_another_agent_lets_sleep(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
+    engine, url = SleepingEngine(), own_redis.url
+    engine.asleep = False
+    args: dict[str, Any] = {"options": {"engine": "vllm"}, "redis_url": url, "scale_to_zero": True}
+    async with (
+        engine,
+        on_demand_agent(tmp_path / "1", [engine], name="agent-1", **args) as one,
+        on_demand_agent(tmp_path / "2", [engine], name="agent-2", **args) as other,
+    ):
+        await until(lambda: one.endpoints.pools[MODEL].ready + other.endpoints.pools[MODEL].ready == 2)
+        (endpoint,), on_demand = one.endpoints.every(), one.config.policy.models[MODEL].on_demand
+        assert on_demand
+        engine.may_wake.clear()
+        one.metrics.on_demand.models.attempts.let_sleep(endpoint, MODEL, on_demand)
+        await until(lambda: bool(engine.orders))
+        # No probe of the other agent can have read yet that the engine sleeps.
+        client = await RawClient.connect(other.traffic)
+        client.send(post(BODY))
+        await until(lambda: other.waiting() == 1 or bool(engine.warm_at_first))
+        assert engine.warm_at_first == []
+        engine.may_wake.set()
+        assert (await client.answer()).status == 200
+        assert [path for path, _ in engine.orders] == ["/sleep?level=1&mode=wait", "/wake_up"]
 
 
 async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_stays_awake(

@@ -54,10 +54,43 @@ def test_only_the_invalid_entry_of_a_load_is_dropped(invalid: str) -> None:
     queues = '{"bad":[-1,0,0,1],"m":[3,-1,250,7]}'
     loads = f'{{"gpu-0":{invalid},"gpu-1":[3,0,0]}}'
     work = f'{{"bad":{invalid},"m":[[0,"t",5]]}}'
-    encoded = f'{{"agent":"a","epoch":1,"number":2,"loads":{loads},"waiting":{queues},"work":{work}}}'
+    asleep = f'{{"gpu-0":{invalid},"gpu-1":["m"]}}'
+    encoded = f'{{"agent":"a","epoch":1,"number":2,"loads":{loads},"waiting":{queues},"work":{work},"asleep":{asleep}}}'
     assert open_load(KEY.seal(encoded.encode()), KEY) == PublishedLoad(
-        "a", 1, 2, {"gpu-1": (3, 0, 0)}, {"m": QueueSummary(3, -1, 250, 7)}, {"m": [(0, "t", 5)]}
+        "a",
+        1,
+        2,
+        {"gpu-1": (3, 0, 0)},
+        {"m": QueueSummary(3, -1, 250, 7)},
+        {"m": [(0, "t", 5)]},
+        asleep={"gpu-1": ["m"]},
     )
+
+
+def test_what_another_agent_lets_sleep_receives_no_requests_until_a_probe_has_read_that_it_sleeps(view: View) -> None:
+    (endpoint, other), (model,) = view.endpoints.every(), next(view.endpoints.every()).spec.models
+    endpoint.set_loaded_models(frozenset((model,)))
+
+    def publish(number: int, *asleep: str) -> None:
+        view.read(PublishedLoad("a", 1, number, asleep={"gpu-0": list(asleep)}))
+
+    publish(1, model)
+    assert (endpoint.models, other.models) == ((), (model,))
+    publish(2)
+    assert endpoint.models == (model,), "it stays awake"
+    publish(3, model)
+    endpoint.set_loaded_models(frozenset((model,)))
+    assert endpoint.models == (), "it does not sleep yet"
+    endpoint.set_loaded_models(frozenset())
+    endpoint.set_loaded_models(frozenset((model,)))
+    publish(4, model)
+    assert endpoint.models == (model,), "it has woken since"
+    publish(5)
+    publish(6, model)
+    assert endpoint.models == ()
+    view.now += LEASE_S
+    view.load.fade()
+    assert endpoint.models == (model,), "that agent may have died"
 
 
 @pytest.mark.parametrize("encoded", [b"", b"\xff", b"[]", b'{"agent":"a","epoch":1,"number":-1}', b'{"epoch":1}'])
