@@ -433,6 +433,7 @@ class AgentRuntime:
     def _on_plan(self, plan: RegionPlan) -> None:
         """Apply the parts of a plan that concern versions of models and this region's endpoints."""
         self.client_requests.use_shares(plan)
+        self.on_demand.plan = plan
         self.endpoints.use_drains({drained.name: drained.because for drained in plan.drained_endpoints})
 
     def _agents_here(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def refuse_plan(plan: RegionPlan, policy: Policy, region: str, in_force: RegionP
     if not 0.0 <= plan.ramp <= 1.0:
         return f"{_name(plan)}: the ramp is not between 0 and 1"
     for share in plan.version_shares:
-        if not (0.0 <= share.percent <= 100.0 and 0.0 <= share.shadow_percent <= 100.0):
+        if not all(0.0 <= each <= 100.0 for each in (share.percent, share.shadow_percent, share.next_percent)):
             return f"{_name(plan)}: the share of {share.to} is not between 0 and 100"
     for entry in plan.classes:
         where = f"{_name(plan)}, class {entry.model}/{entry.residency}"

@@ -94,6 +94,8 @@ class VersionShare(msgspec.Struct, frozen=True, gc=False):
     """Share (0-100) of the requests for the name."""
     shadow_percent: float = 0.0
     """Share (0-100) of the old version's requests that the new version receives as copies."""
+    next_percent: float = 0.0
+    """Share (0-100) at the next step, for which endpoints that sleep wake before; 0 without one."""
 
 
 class RegionPlan(msgspec.Struct, frozen=True, dict=True):

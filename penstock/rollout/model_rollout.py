@@ -136,7 +136,9 @@ class ModelRolloutState(msgspec.Struct, frozen=True):
         if self.phase is ModelPhase.ROLLED_BACK:
             return None
         copies = rollout.shadow if self.phase is ModelPhase.PREPARING else None
-        return VersionShare(self.name, self.to, self.percent, copies.percent if copies else 0.0)
+        goes_on = self.phase in (ModelPhase.PREPARING, ModelPhase.STEP)
+        following = next_step(rollout, self.percent) if goes_on else None
+        return VersionShare(self.name, self.to, self.percent, copies.percent if copies else 0.0, following or 0.0)
 
 
 def begin(rollout: ModelRollout, old: str, percent: float, now: float) -> ModelRolloutState:

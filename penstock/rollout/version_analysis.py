@@ -189,6 +189,8 @@ def _room(state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvid
         return ()
     expected = evidence.in_flight * step / WHOLE_PERCENT
     text = f"the new version has {evidence.slots} ready slots for {expected:.0f} requests at {step:g} %"
+    if not evidence.ready:
+        text = f"the new version has no ready endpoint for {step:g} %; `penstock endpoints` has the reasons"
     return (Condition(text, evidence.ready > 0 and evidence.slots >= expected),)
 
 

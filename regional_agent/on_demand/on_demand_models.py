@@ -20,8 +20,10 @@ from penstock.health.endpoint_health import EndpointState
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full
 from penstock.on_demand.wake_history import MIN_OVERDUE_S, overdue_after_s
+from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from penstock.policy.model_versions import WHOLE_PERCENT
 from penstock.policy.policy import Policy
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint import Endpoint
@@ -89,6 +91,8 @@ class OnDemandModels:
         self._scopes: Scopes = frozenset()
         self._clock = time.monotonic
         self._policy: Policy | None = None
+        self.plan: RegionPlan | None = None
+        """The plan in force; None before the first."""
         self._models: dict[str, Model] = {}
         self._ending: dict[str, Model] = {}
         """Those of `_models` that policy no longer loads on demand, with an endpoint that has not been awake since."""
@@ -243,6 +247,7 @@ class OnDemandModels:
         others = sum(of_other_models(each, name) for each in pool.endpoints if each.view.ready)
         load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
+        load = max(load, self._at_next_step(name))
         if not load and (
             releases > self._releases.get(name, releases)
             or now - self._wanted_at.get(name, -inf) < WANTED_S
@@ -258,6 +263,19 @@ class OnDemandModels:
         coming = [each for each in self._configured(name) if _is_unread(each) or each in self._warming(name)]
         waking += sum(not self.attempts.is_busy(each, name) for each in coming)
         return PoolSeen(_serving(awake), waking, load, mean_slots)
+
+    def _at_next_step(self, model: str) -> float:
+        """Return the requests of this region that a rollout gives a new version with its next step, at least one: the
+        step waits for endpoints with slots for it."""
+        policy, plan = self._policy, self.plan
+        if policy is None or plan is None:
+            return 0.0
+        for share in plan.version_shares:
+            if share.to == model and share.next_percent and plan.version_share(policy, share.name) is share:
+                names = [each.model for each in policy.versions[share.name].versions]
+                pools = [self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names]
+                return max(1.0, sum(pools) * share.next_percent / WHOLE_PERCENT)
+        return 0.0
 
     def _finds_no_slot(self, model: str) -> bool:
         """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""

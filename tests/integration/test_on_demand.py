@@ -25,7 +25,9 @@ from penstock.health.endpoint_health import EndpointHealth, EndpointState
 from penstock.health.progress import Stall, StallReason
 from penstock.health.region_health import RegionState
 from penstock.on_demand import wake_history
-from penstock.policy.kinds.models import Model, Scaling
+from penstock.planning.plan import RegionPlan, VersionShare
+from penstock.policy.kinds.model_rollouts import ModelRollout
+from penstock.policy.kinds.models import Model, ModelVersions, Scaling, Version
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.config.start_epoch import AgentInstance
@@ -391,6 +393,32 @@ async def test_agents_that_prefer_different_endpoints_wake_one_for_a_cold_pool(
         assert [(await client.answer()).status for client in clients] == [200, 200]
         await until(lambda: not any(each.waking_since(MODEL) for each in attempts))
         assert sum(len(engine.orders) for engine in engines) == 1
+
+
+async def test_a_new_version_wakes_for_the_next_step_of_its_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(3)]
+        agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, idle_s=0.2, scale_to_zero=True))
+        models, pool = agent.metrics.on_demand.models, agent.endpoints.pools[MODEL]
+        versions = ModelVersions("chat", (Version("old", 100.0), Version(MODEL, 0.0)))
+        rollouts = {"chat": ModelRollout("chat", MODEL)}
+        policy = replace(agent.config.policy, versions={"chat": versions}, model_rollouts=rollouts)
+        models.use_policy(policy)
+
+        def use_plan(percent: float, following: float) -> None:
+            share = VersionShare("chat", MODEL, percent, next_percent=following)
+            models.plan = RegionPlan("eu-de", 1, 1, "", 0.0, (), version_shares=(share,))
+
+        use_plan(0.0, 5.0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
+        slots = pool.slots
+        monkeypatch.setattr(agent.queue, "waiting", lambda model: 8 * slots if model == "old" else 0)
+        use_plan(5.0, 25.0)
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 3)
+        use_plan(100.0, 0.0)
+        await until(lambda: all(engine.asleep for engine in engines))
 
 
 async def test_no_request_is_sent_to_an_endpoint_that_another_agent_lets_sleep(

@@ -191,7 +191,7 @@ async def test_another_new_version_begins_again_and_an_unreadable_state_too(worl
     await world.step(msgspec.structs.replace(POLICY, versions=versions, model_rollouts={"chat": back}))
     assert world.rollouts.shares(POLICY) == (), "a share for another version is none of this policy"
     changed = msgspec.structs.replace(POLICY, versions=versions, model_rollouts={"chat": back})
-    assert world.rollouts.shares(changed) == (VersionShare("chat", "v1", 0.0, 3.0),)
+    assert world.rollouts.shares(changed) == (VersionShare("chat", "v1", 0.0, 3.0, 10.0),)
     await world.store.commit([], [Put(keys.model_rollout("chat"), b"nonsense")])
     await world.pass_s(1)
     assert world.share() == (0.0, 0.0)

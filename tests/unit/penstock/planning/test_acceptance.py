@@ -35,7 +35,7 @@ def detoured(*arcs: Arc) -> RegionPlan:
     )
 
 
-@pytest.mark.parametrize("field", ["percent", "shadow_percent"])
+@pytest.mark.parametrize("field", ["percent", "shadow_percent", "next_percent"])
 def test_the_shares_of_versions_are_from_0_to_100(field: str) -> None:
     for percent, is_valid in ((0.0, True), (0.5, True), (100.0, True), (-0.1, False), (100.1, False), (nan, False)):
         share = msgspec.structs.replace(VersionShare("m", "next", 0.0), **{field: percent})

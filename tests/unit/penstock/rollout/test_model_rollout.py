@@ -47,19 +47,33 @@ def at_first_step() -> ModelRolloutState:
     return observe(state, ROLLOUT, evidence(counts(500), NONE), 10.0)
 
 
+def test_a_rollout_without_a_ready_endpoint_of_the_new_version_states_where_the_reasons_are() -> None:
+    waits_for = [
+        each.text for each in conditions(begun(), ROLLOUT, evidence(NONE, NONE, slots=0), 20.0) if not each.is_met
+    ]
+    assert waits_for == ["the new version has no ready endpoint for 10 %; `penstock endpoints` has the reasons"]
+
+
+def following(state: ModelRolloutState) -> float | None:
+    share = state.share(ROLLOUT)
+    return None if share is None else share.next_percent
+
+
 def test_a_good_version_goes_through_its_steps() -> None:
     state = begun()
+    assert following(state) == 10.0, "for which endpoints that sleep wake before"
+    assert following(transition(state, ModelEvent.HALT, ROLLOUT, 5.0, why="")) == 0.0
     assert (state.phase, state.percent) == (ModelPhase.PREPARING, 0.0)
     assert observe(state, ROLLOUT, evidence(counts(500), NONE), 9.0) == state
     state = observe(state, ROLLOUT, evidence(counts(500), NONE), 10.0)
-    assert (state.phase, state.percent) == (ModelPhase.STEP, 10.0)
+    assert (state.phase, state.percent, following(state)) == (ModelPhase.STEP, 10.0, 100.0)
     state = observe(state, ROLLOUT, evidence(counts(500), NONE), 11.0)
     assert observe(state, ROLLOUT, evidence(counts(1500), counts(99)), 40.0) == state, "too few requests"
     assert observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 29.0) == state, "too early"
     assert observe(state, ROLLOUT, evidence(counts(1500), counts(100), slots=19), 40.0) == state, "too few slots"
     assert observe(state, ROLLOUT, evidence(counts(1500), counts(100), slots=0, in_flight=0), 40.0) == state
     state = observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 40.0)
-    assert (state.phase, state.percent) == (ModelPhase.WATCH, 100.0)
+    assert (state.phase, state.percent, following(state)) == (ModelPhase.WATCH, 100.0, 0.0)
     state = observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 41.0)
     state = observe(state, ROLLOUT, evidence(counts(1500), counts(1100)), 70.0)
     assert (state.phase, state.percent) == (ModelPhase.DONE, 100.0)
