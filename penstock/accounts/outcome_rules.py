@@ -36,8 +36,8 @@ class Outcome(StrEnum):
     """No slot was idle for batch work, which runs in idle slots only; or a request with a priority took the slot. The
     agent sends requests of jobs again later."""
     ENGINE_ERROR = "engine_error"
-    """The engine responded with 5xx, with a redirection, or with an error or no answer of the API and status 200; also
-    where no other target could serve the request, which is then refused."""
+    """The engine responded with 5xx, with a redirection, or, with status 200, with an error, no answer of the API, or
+    nothing but an answer that it aborted; also where no other target could serve the request, which is then refused."""
     ENGINE_CUT = "engine_cut"
     """The response began and ended early: the connection closed, its data was invalid, or its finish reason states that
     the engine aborted the answer. Also where the connection broke before a response, and no other target could serve

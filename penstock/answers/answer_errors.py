@@ -45,6 +45,8 @@ NO_EVENT: Final = AnswerError(ErrorCause.ENGINE, "the stream has no event of an 
 NO_ANSWER: Final = AnswerError(ErrorCause.ENGINE, "the body is no answer of the API")
 """The errors of responses that are no answers."""
 
+ABORTED: Final = AnswerError(ErrorCause.ENGINE, "the engine aborted the answer")
+
 
 _BUSY_CODES: Final = frozenset({429, 503, 529})
 
@@ -112,6 +114,14 @@ def error_in(fields: Fields) -> AnswerError | None:
     if kind_text == _ERROR or (about is not None and bytes(about) == _ERROR):
         return _from_members(dict(fields))
     return None
+
+
+def stated_abort(fields: Fields) -> AnswerError | None:
+    """Why SGLang aborted an answer, where its finish reason states that as the status of an error; else None."""
+    raw = fields.get("meta_info")
+    details = members_of(raw) if raw is not None else None
+    reason = members_of(details["finish_reason"]) if details is not None and "finish_reason" in details else None
+    return _from_members(reason) if reason is not None and "status_code" in reason else None
 
 
 def is_failed_object(fields: Fields) -> bool:

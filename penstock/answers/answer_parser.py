@@ -17,6 +17,7 @@ from penstock.answers.answer_errors import (
     error_in,
     is_failed_object,
     named_error,
+    stated_abort,
 )
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.answer_usage import MAX_ANSWERS, AnswerUsage
@@ -373,6 +374,8 @@ class AnswerParser:
             self.finish_reason = indexed.finish_reason
         elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason, self._may_be_plain = finish, False
+        if self.error is None and self.finish_reason in CUT_REASONS:
+            self.error = stated_abort(fields)
         if is_end(fields):
             self.ended, self._may_be_plain = True, False
         self.ids.read(fields)

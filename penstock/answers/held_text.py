@@ -13,10 +13,8 @@ MAX_HELD_BYTES: Final = 512 * 1024
 """Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
 
 MAX_UNDECIDED_BYTES: Final = 64 * 1024
-"""Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
-
-MIN_DECIDED_BYTES: Final = 512
-"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers precede an error."""
+"""Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded. The end
+of a JSON text may show that the engine aborted the answer."""
 
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
@@ -91,7 +89,7 @@ class HeldText:
         return reducer
 
     def is_undecided(self, needs_answer: bool, is_media: bool) -> bool:
-        """Whether the text so far may be the beginning of an error.
+        """Whether the text so far may be the beginning of an error, or of an aborted answer.
 
         Args:
             needs_answer: whether a text that is neither an object nor an array may be one.
@@ -101,9 +99,7 @@ class HeldText:
             may_be_other = needs_answer and not (is_media and not is_readable(self.first))
             if not may_be_other:
                 return False
-        if self.size_bytes < MIN_DECIDED_BYTES:
-            return True
-        return self.may_be_error and self.size_bytes <= MAX_UNDECIDED_BYTES
+        return self.size_bytes <= MAX_UNDECIDED_BYTES
 
     def take(self) -> bytes:
         """Return the text, and hold it no longer."""

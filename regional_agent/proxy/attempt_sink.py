@@ -177,9 +177,9 @@ class AttemptSink(TargetSink):
             self._target.waits_since = now = self._proxy.clock()
             if intake.is_late(self._target.sent_at, now):
                 self._forward_late(intake, now)
-        elif intake.parser.error is not None and self._awaits_trailer:
+        elif (error := intake.error) is not None and self._awaits_trailer:
             self._target.waits_since = self._proxy.clock()
-        elif intake.parser.error is None or not self._leaves(intake.parser.error):
+        elif error is None or not self._leaves(error):
             if intake.is_media:
                 self._intake = None
             self._begin(intake.take_held())
@@ -214,7 +214,7 @@ class AttemptSink(TargetSink):
                 return
             if intake is not None:
                 rest = intake.rest + intake.parser.finish(complete=True)
-                error, is_empty = intake.parser.error, intake.parser.between_records
+                error, is_empty = intake.error, intake.parser.between_records
                 if error is not None and self._leaves(error):
                     return
                 if error is not None and is_empty and self.response is not None and self.owner is not None:

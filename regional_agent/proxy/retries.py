@@ -12,7 +12,7 @@ from typing import Final
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, UNAUTHORIZED, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
-from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.answer_errors import ABORTED, AnswerError, ErrorCause
 from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
 from penstock.answers.missing_model import lacks_model
 from penstock.answers.usage_request import REFUSING_STATUSES
@@ -35,6 +35,9 @@ MAX_SHOWN: Final = 200
 
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
+
+_OWN_IDS: Final = (b'"rid"', b'"request_id"')
+"""Members in which a client names its request for SGLang and vLLM, and may abort it if policy has a route for that."""
 
 _READS: Final = frozenset({b"GET", b"HEAD"})
 _USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED
@@ -245,6 +248,8 @@ def after_error(
     """
     outcome = outcome_of_error(error)
     if not RULES[outcome].may_retry or not isinstance(attempt, LocalAttempt):
+        return None
+    if error is ABORTED and any(name in context.request.body for name in _OWN_IDS):
         return None
     attempt.erred(error)
     if error.cause is ErrorCause.BUSY:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, AnswerParser
-from penstock.answers.held_text import MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES
+from penstock.answers.held_text import MAX_UNDECIDED_BYTES
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import UNSTATED_COST, Cost, CostUnit
@@ -586,7 +586,7 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
     [
         (responds(b"not found"), PLAIN, 502, 502),
         (responds(body_of(WHOLE)[:60]), PLAIN, 502, 502),
-        (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 200, 200),
+        (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 502, 502),
         (responds(PAGE, head=PAGE_HEAD), PLAIN, 502, 200),
         (responds(b"busy", head=PAGE_HEAD.replace(b"html", b"plain")), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
@@ -598,7 +598,8 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
         (responds(b'{"foo": 1}', head=b"HTTP/1.1 206 Partial Content\r\n"), PLAIN, 502, 206),
         (responds(body_of(WHOLE)[:60], head=HEAD.replace(b"200", b"206")), PLAIN, 502, 206),
         (responds(b"", head=b"HTTP/1.1 205 Reset Content\r\n"), PLAIN, 502, 205),
-        (responds(body_of({"foo": "y" * 1000})), PLAIN, 200, 200),
+        (responds(body_of({"foo": "y" * 1000})), PLAIN, 502, 200),
+        (responds(body_of({"foo": "y" * 70_000})), PLAIN, 200, 200),
         (responds(body_of({"foo": "y" * 600_000})), PLAIN, 200, 200),
         (responds(b'["' + b"y" * 600_000 + b'"]'), PLAIN, 200, 200),
         *((streams(*parts), STREAM, 502, 200) for parts in FOREIGN),
@@ -661,7 +662,7 @@ async def test_speech_is_no_text(tmp_path: Path, body: bytes, stated: bytes, *, 
         assert agent.counted() == {"ok" if is_ok else "engine_error": 1}
         if is_ok:
             assert (answer.status, answer.body) == (200, body)
-        elif len(body) < MIN_DECIDED_BYTES:
+        elif len(body) < MAX_UNDECIDED_BYTES:
             assert answer.status == 502
 
 
@@ -861,6 +862,144 @@ async def test_a_lone_engine_that_fails_with_status_200_is_502(tmp_path: Path) -
         answer = await ask(agent, body=body_of(ASKED))
         assert (answer.status, code(answer.body)) == (502, "engine_failed")
         assert agent.held() == 0
+
+
+def with_presets(agent: Agent, *names: str) -> None:
+    routes = tuple(route for name in names for route in preset_routes(name))
+    agent.config.policy = replace(agent.config.policy, routes=routes)
+
+
+def aborted(reason: Any, **members: Any) -> dict[str, Any]:
+    return {**WHOLE, "choices": [{"index": 0, "message": {"content": "a" * 900}, "finish_reason": reason}], **members}
+
+
+NATIVE = {"text": "a" * 900, "meta_info": {"finish_reason": {"type": "abort", "message": "bye"}}}
+ABORTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    *((PLAIN, aborted(reason), "/v1/chat/completions") for reason in ("abort", "cancelled", "error")),
+    (
+        PLAIN,
+        aborted("abort", usage={"prompt_tokens": 12, "completion_tokens": 8, "padding": "p" * 20_000}),
+        "/v1/chat/completions",
+    ),
+    ({"text": "hello"}, NATIVE, f"/generate?model={MODEL}"),
+    (
+        {"model": MODEL, "prompt": "hello", "stream": False},
+        {"response": "a", "done": True, "done_reason": "abort"},
+        "/api/generate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "answer", "path"), ABORTS)
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_aborted_whole_answer_is_sent_elsewhere_and_charged(
+    tmp_path: Path, asked: dict[str, Any], answer: dict[str, Any], path: str, *, chunked: bool
+) -> None:
+    text = body_of(answer)
+
+    async def aborts(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if not chunked:
+            writer.write(HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(text), text))
+            return
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(text[:-30]))
+        await writer.drain()
+        writer.write(chunk(text[-30:]) + b"0\r\n\r\n")
+
+    whole = text.replace(b"abort", b"stop").replace(b"cancelled", b"stop").replace(b'"error"', b'"stop"')
+    async with (
+        engine(aborts) as bad,
+        engine(responds(whole)) as good,
+        running_agent(tmp_path / "1", [bad.address, good.address]) as agent,
+    ):
+        with_presets(agent, "openai", "sglang", "ollama")
+        for _ in range(12):
+            received = await ask(agent, body=body_of(asked), path=path)
+            assert (received.status, received.body) == (200, whole)
+        assert (agent.counted(), agent.held()) == ({"ok": 12}, 0)
+        assert 1 <= len(bad.requests) <= 6, "the endpoint is charged, and ejected"
+    async with engine(aborts) as gpu, running_agent(tmp_path / "2", [gpu.address]) as agent:
+        with_presets(agent, "openai", "sglang", "ollama")
+        meter(agent)
+        received = await ask(agent, body=body_of(asked), path=path)
+        assert (received.status, agent.counted(), agent.held()) == (502, {"engine_error": 1}, 0)
+        assert metered(agent)[:3] == (0, 0, 0)
+
+
+async def test_a_stream_whose_first_output_is_an_abort_is_sent_elsewhere(tmp_path: Path) -> None:
+    begin = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+    end = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]})
+    async with (
+        engine(streams(begin, end, DONE)) as bad,
+        engine(streams(*WORDS, REPORT, DONE)) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        for _ in range(12):
+            assert (await ask(agent, body=body_of(ASKED))).body == b"".join((*WORDS, REPORT, DONE))
+        assert (agent.counted(), agent.held()) == ({"ok": 12}, 0)
+        assert 1 <= len(bad.requests) <= 6
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        aborted("stop"),
+        aborted("length"),
+        {
+            **aborted("abort"),
+            "choices": [
+                {"index": number, "message": {"content": "a"}, "finish_reason": reason}
+                for number, reason in ((0, "stop"), (1, "abort"))
+            ],
+        },
+    ],
+)
+async def test_an_answer_that_is_not_wholly_aborted_is_sent_once(tmp_path: Path, answer: dict[str, Any]) -> None:
+    several = "abort" in json.dumps(answer)
+    asked = {**PLAIN, "n": 2} if several else PLAIN
+    text = body_of(answer)
+    async with (
+        engine(responds(text)) as one,
+        engine(responds(text)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        received = await ask(agent, body=body_of(asked))
+        assert (received.status, received.body) == (200, text)
+        assert (agent.counted(), agent.held()) == ({"engine_cut" if several else "ok": 1}, 0)
+        assert len(one.requests) + len(two.requests) == 1
+
+
+@pytest.mark.parametrize("named", [{"rid": "a"}, {"request_id": "a"}])
+async def test_an_answer_that_its_client_may_have_aborted_is_sent_once(tmp_path: Path, named: dict[str, str]) -> None:
+    text = body_of(aborted("abort"))
+    async with (
+        engine(responds(text)) as one,
+        engine(responds(text)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        assert (await ask(agent, body=body_of({**PLAIN, **named}))).body == text
+        assert len(one.requests) + len(two.requests) == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("status", "outcome"), [(400, "client_error"), (500, "engine_error")])
+async def test_an_abort_of_sglang_states_whose_fault_it_is(
+    tmp_path: Path, status: int, outcome: str, *, streamed: bool
+) -> None:
+    reason = {"type": "abort", "message": "Input is too long", "status_code": status, "err_type": "X"}
+    answer = {
+        "text": "",
+        "meta_info": {"id": "a", "finish_reason": reason, "prompt_tokens": 12, "completion_tokens": 0},
+    }
+    script = streams(event(answer), DONE) if streamed else responds(body_of(answer))
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        with_presets(agent, "sglang")
+        meter(agent)
+        asked = {"text": "hello", "stream": streamed}
+        received = await ask(agent, body=body_of(asked), path=f"/generate?model={MODEL}")
+        assert received.status == (200 if status == 400 else 502)
+        assert agent.counted() == {outcome: 1}
+        (endpoint,) = agent.endpoints.every()
+        assert status == 500 or endpoint.ejection.failures == 0
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -1277,7 +1416,7 @@ def closes_after(body: bytes, media_type: bytes) -> Script:
 
 @pytest.mark.parametrize("asked", [PLAIN, ASKED])
 async def test_an_answer_that_a_close_ends_is_whole_or_cut(tmp_path: Path, asked: dict[str, Any]) -> None:
-    text, media_type = json.dumps({**WHOLE, "fingerprint": "f" * MIN_DECIDED_BYTES}).encode(), b"application/json"
+    text, media_type = json.dumps({**WHOLE, "fingerprint": "f" * MAX_UNDECIDED_BYTES}).encode(), b"application/json"
     half = text[:-9]
     if "stream" in asked:
         text, media_type = b"".join((*WORDS, REPORT)).rstrip(), b"text/event-stream"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.answers.held_text import MIN_DECIDED_BYTES
+from penstock.answers.held_text import MAX_UNDECIDED_BYTES
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.policy.kinds.tenants import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
@@ -205,7 +205,7 @@ async def break_for_poison(engine: ScriptedEngine, received: ReceivedRequest, wr
         await answer_well(engine, received, writer)
         return
     if b"late" in received.body:
-        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n{"choices": "' + b"x" * MIN_DECIDED_BYTES)
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n{"choices": "' + b"x" * MAX_UNDECIDED_BYTES)
         await writer.drain()
     writer.transport.abort()
 

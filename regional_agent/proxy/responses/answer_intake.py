@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.answers.answer_errors import NOT_JSON
+from penstock.answers.answer_errors import ABORTED, NOT_JSON, AnswerError
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.content_decoder import coding_of
@@ -95,6 +95,13 @@ class AnswerIntake:
             return False
         self.is_media = self.may_be_media and not (is_readable(self.held) or begins_container(self.held))
         return True
+
+    @property
+    def error(self) -> AnswerError | None:
+        """The error of a response of which nothing is forwarded, or that the engine aborted its only answer."""
+        parser = self.parser
+        is_aborted = parser.finish_reason != "" and parser.is_cut and parser.choices == 1 and not parser.delivered
+        return ABORTED if is_aborted and parser.error is None else parser.error
 
     def is_late(self, sent_at: float, now: float) -> bool:
         """Whether what is held has been held for long at `now` (s).
