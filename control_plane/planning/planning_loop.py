@@ -218,7 +218,8 @@ class PlanningLoop:
         self._recommended_at = now
         recommender, forecast = self._recommender, partial(self._runner.forecast, policy, now)
         # In a thread: the recommendations for a large fleet take some hundred milliseconds.
-        found = await asyncio.to_thread(recommender.recommend, policy, self._fleet.snapshot, forecast, now)
+        shares = self._rollouts.models.shares(policy)
+        found = await asyncio.to_thread(recommender.recommend, policy, self._fleet.snapshot, forecast, now, shares)
         if recommender is self._recommender:
             self.recommendations = found
             self._metrics.updates.put("recommendations", partial(self._metrics.capacity.show, found))

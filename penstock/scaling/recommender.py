@@ -7,7 +7,7 @@ recommended at once, a lower number after STABLE_S without a need for more, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -20,9 +20,11 @@ from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools, reporting_regions
 from penstock.fleet.traffic_view import spillover
+from penstock.planning.plan import VersionShare
 from penstock.planning.share_moves import Key
 from penstock.policy.gpu_price import gpu_price
 from penstock.policy.kinds.models import Scaling
+from penstock.policy.model_versions import WHOLE_PERCENT
 from penstock.policy.policy import Policy
 from penstock.scaling.demand_levels import Peaks, Smoothed
 from penstock.scaling.drain_choice import endpoints_to_drain
@@ -104,7 +106,12 @@ class Recommender:
         self._backlogs: dict[tuple[str, str], _Backlog] = {}
 
     def recommend(
-        self, policy: Policy, snapshot: Snapshot, forecast: Forecast, now: float
+        self,
+        policy: Policy,
+        snapshot: Snapshot,
+        forecast: Forecast,
+        now: float,
+        shares: Sequence[VersionShare] = (),
     ) -> tuple[Recommendation, ...]:
         """The recommendations for every (region, model) that has endpoints, by region and model.
 
@@ -113,6 +120,7 @@ class Recommender:
             snapshot: the newest reports.
             forecast: forecast of demand, as of `now`.
             now: Unix time, in seconds; at least the time of the previous call.
+            shares: the shares of the rollouts of versions.
         """
         measured = demand(snapshot, now, with_batch=True)
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
@@ -122,8 +130,9 @@ class Recommender:
         target = policy.spillover.target_utilisation
         limits = self._limits.update(missed_objectives(snapshot, now), seen, models, target, now)
         sizes = _sizes(policy, seen, limits)
-        rates = {Key(row.origin, row.model, row.residency): row.requests_per_s for row in measured}
-        expected = _expected(policy, measured, self._smoothed.update(rates, now), forecast)
+        asked = _at_next_steps(policy, measured, shares)
+        rates = {Key(row.origin, row.model, row.residency): row.requests_per_s for row in asked}
+        expected = _expected(policy, asked, self._smoothed.update(rates, now), forecast)
         displaced = self.standby.step(policy, snapshot, seen, expected, now)
         wanted = needs(policy, sizes, displaced.expected, displaced.lost)
         self.standby.observe(wanted, {key: pool.report.ready for key, pool in seen.items()}, now)
@@ -288,6 +297,29 @@ def _sizes(
         slots = report.slots / report.ready if report.ready and report.slots else scaling.slots_per_endpoint
         sizes[key] = PoolSize(slots, service_s, limits.get(key))
     return sizes
+
+
+def _at_next_steps(policy: Policy, measured: list[Demand], shares: Sequence[VersionShare]) -> list[Demand]:
+    """The measured demand, raised to what new versions receive at the next step of their rollouts: it waits for their
+    endpoints."""
+    rows = {(row.origin, row.model, row.residency): row for row in measured}
+    for share in shares:
+        versions = policy.versions.get(share.name)
+        names = {each.model for each in versions.versions} if versions is not None and share.next_percent else set()
+        total: dict[tuple[str, str], Demand] = {}
+        for row in measured:
+            if row.model in names:
+                known = total.get((row.origin, row.residency))
+                per_s = row.requests_per_s + (known.requests_per_s if known is not None else 0.0)
+                total[row.origin, row.residency] = Demand(row.origin, share.to, row.residency, row.regions, per_s)
+        for (origin, residency), both in total.items():
+            per_s, now = (
+                both.requests_per_s * share.next_percent / WHOLE_PERCENT,
+                rows.get((origin, share.to, residency)),
+            )
+            if now is None or per_s > now.requests_per_s:
+                rows[origin, share.to, residency] = msgspec.structs.replace(both, requests_per_s=per_s)
+    return list(rows.values())
 
 
 def _expected(

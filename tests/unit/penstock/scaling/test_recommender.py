@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport, SpilloverReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.planning.plan import VersionShare
 from penstock.planning.share_moves import Key
-from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.models import Model, ModelVersions, Scaling, Version
 from penstock.policy.kinds.regions import Region, SpotPool
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -115,6 +116,19 @@ def test_demand_is_forecast_at_moments_of_at_most_five_minutes_until_an_endpoint
     (row,) = Recommender().recommend(policy, snapshot(0.0, 10.0), ahead, 0.0)
     assert asked == times_s
     assert (row.region, row.model, row.forecast_per_s) == ("a", "m", 64.0), "the highest of them"
+
+
+@pytest.mark.parametrize(("next_percent", "endpoints"), [(0.0, 0), (25.0, 7), (100.0, 25)])
+def test_a_new_version_has_endpoints_for_the_next_step_of_its_rollout(next_percent: float, endpoints: int) -> None:
+    """32 requests/s of 5 s, by endpoints with 8 slots of which 80 % are used."""
+    scaling = Scaling(slots_per_endpoint=8, regions=("a",))
+    models = {**POLICY.models, "next": Model("next", scaling=scaling)}
+    versions = {"chat": ModelVersions("chat", (Version("m", 100.0), Version("next", 0.0)))}
+    policy = replace(POLICY, models=models, versions=versions)
+    shares = (VersionShare("chat", "next", 0.0, next_percent=next_percent),)
+    rows = Recommender().recommend(policy, snapshot(0.0, 32.0), lambda _: {}, 0.0, shares)
+    found = {row.model: (row.desired_endpoints, row.requests_per_s) for row in rows}
+    assert found.get("next", (0, 0.0)) == (endpoints, 0.0)
 
 
 def test_a_region_without_clients_measures_no_demand() -> None:
