@@ -51,7 +51,7 @@ def picker_configuration(
     # Clients are on this machine, and Envoy would append an address of this machine.
     listener["filter_chains"][0]["filters"][0]["typed_config"]["use_remote_address"] = False
     for cluster in config["static_resources"]["clusters"]:
-        if cluster["name"] != "other-regions":
+        if "load_assignment" in cluster:
             targets = [agent or picker if cluster["name"] == "penstock-agent" else picker]
             if cluster["name"] in ("eu", "eu-picked"):
                 targets = [Address(LOOPBACK, port) for port in endpoints]

@@ -76,9 +76,10 @@ log = structlog.get_logger()
 
 
 class FailedAttempt(NamedTuple):
-    """The response of an endpoint after which Envoy sent the request to the next one."""
+    """The response of an endpoint, or of another region, after which Envoy sent the request to the next one."""
 
     status: int
+    """0 if the connection failed before a response."""
     headers: list[Header]
     """Those that the log states, such as Retry-After."""
 
@@ -94,8 +95,8 @@ class EarlyEnds:
         self._last = 0
         self._reported: dict[bytes, Outcome | None] = {}
         """The outcome of each request that has not ended; None before its entry has arrived."""
-        self._attempts: dict[bytes, FailedAttempt] = {}
-        """The first failed attempt of requests that have not ended."""
+        self._attempts: dict[bytes, list[FailedAttempt]] = {}
+        """The failed attempts of requests that have not ended, in order."""
         self._awaited: dict[bytes, tuple[Callable[[Outcome | None], None], asyncio.TimerHandle]] = {}
         """What receives the outcome of a request whose stream has closed, and the end of the time for its entry."""
         self._unreported = 0
@@ -113,9 +114,9 @@ class EarlyEnds:
         self._reported.pop(stream, None)
         self._attempts.pop(stream, None)
 
-    def failed_attempt(self, stream: bytes) -> FailedAttempt | None:
-        """Return the first attempt of a request that had a status for which Envoy repeats it; None if none is known."""
-        return self._attempts.get(stream)
+    def failed_attempts(self, stream: bytes) -> list[FailedAttempt]:
+        """Return the attempts of a request that had a status for which Envoy repeats it, or no response, in order."""
+        return self._attempts.get(stream, [])
 
     def closed(self, stream: bytes, settle: Callable[[Outcome | None], None]) -> None:
         """Pass the outcome of a request whose stream Envoy closed early to `settle`, once its entry has arrived.
@@ -153,7 +154,7 @@ class EarlyEnds:
             if stream not in self._reported:
                 continue  # of another agent, or an entry of a request that has ended otherwise
             if isinstance(outcome, FailedAttempt):
-                self._attempts.setdefault(stream, outcome)
+                self._attempts.setdefault(stream, []).append(outcome)
                 continue
             self._unreported, self._reported[stream] = 0, outcome
             settle, timer = self._awaited.pop(stream, (None, None))
@@ -212,7 +213,7 @@ def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome | FailedAttempt]
                 headers.append(_header(inner.inner()))
     if stream and outcome is not None:
         found.append((stream, outcome))
-    elif of_attempt and status:
+    elif of_attempt:
         found.append((of_attempt, FailedAttempt(status, headers)))
 
 

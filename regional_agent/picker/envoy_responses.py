@@ -46,6 +46,11 @@ _BY_ENVOY: Final = HOP_BY_HOP | {b"content-length", b"host"}
 _DESTINATION: Final = DESTINATION.encode()
 _LB_NAMESPACE: Final = LB_NAMESPACE.encode()
 _STREAM: Final = STREAM.encode()
+_ROUTES: Final = b"penstock-routes"
+_NEXT_REGION: Final = b"penstock-next-region"
+_ENDPOINTS: Final = b"penstock-endpoints"
+"""Keys of the dynamic metadata: the route contexts by address, the address of the second region, and the endpoints
+that follow the regions."""
 
 
 def headers_of_lines(lines: bytes) -> list[Header]:
@@ -110,7 +115,14 @@ def _option(name: bytes, value: bytes, action: bytes) -> bytes:
     return with_length(1, with_length(1, with_length(1, name) + with_length(3, value)) + action)
 
 
-def target_message(kind: int, changes: bytes, endpoints: Sequence[str], body: bytes | None, stream: bytes) -> bytes:
+def target_message(
+    kind: int,
+    changes: bytes,
+    endpoints: Sequence[str],
+    body: bytes | None,
+    stream: bytes,
+    regions: Sequence[tuple[str, bytes]] = (),
+) -> bytes:
     """Return the message that names the endpoints of a request, in a header and in the dynamic metadata.
 
     Args:
@@ -119,12 +131,20 @@ def target_message(kind: int, changes: bytes, endpoints: Sequence[str], body: by
         endpoints: `ip:port`, in the order of their use.
         body: what the endpoint receives instead of the body that Envoy has; None leaves it.
         stream: an identifier of the request, which Envoy's access log states.
+        regions: the agents of other regions that receive the request before the endpoints: `ip:port` and the route
+            context of each. Header and metadata name the first one in place of the endpoints.
     """
-    listed = ",".join(endpoints).encode()
+    after = ",".join(endpoints).encode()
+    listed = regions[0][0].encode() if regions else after
     common = with_length(2, changes + set_header(_DESTINATION, listed)) + _CLEAR_ROUTE_CACHE
     if body is not None:
         common += with_length(3, with_length(1, body))
     named = _struct(_DESTINATION, with_length(3, listed)) + _struct(_STREAM, with_length(3, stream))
+    if regions:
+        routes = [_struct(address.encode(), with_length(3, route)) for address, route in regions]
+        named += _struct(_ROUTES, with_length(5, b"".join(routes))) + _struct(_ENDPOINTS, with_length(3, after))
+    if len(regions) > 1:
+        named += _struct(_NEXT_REGION, with_length(3, regions[1][0].encode()))
     metadata = _struct(_LB_NAMESPACE, with_length(5, named))
     return with_length(kind, with_length(1, common)) + with_length(_DYNAMIC_METADATA, metadata)
 

@@ -17,13 +17,12 @@ from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts, StreamState
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
-from regional_agent.picker.repetition import destinations_of, record_failure, retry_headers
+from regional_agent.picker.repetition import Targets
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
@@ -68,14 +67,12 @@ class PickedRequest:
         self._given = given
         self._queue_entry: QueueEntry | None = None
         self._attempt: Attempt | None = None
-        self._destinations: dict[str, Endpoint | None] = {}
-        """The endpoints that Envoy has, in order, by `ip:port`; None for the agent of another region."""
+        self._targets: Targets | None = None
+        """Where Envoy may send the request; None before it has a target."""
         self._usage: StreamUsage | None = None
         self._response: ObservedResponse | None = None
         self._held_head: bytes | None = None
         """The changes to the head of a response that may be an error; None once Envoy has it."""
-        self._stream = b""
-        """The identifier of the request in Envoy's access log; empty before Envoy has the target."""
         self._sent_at = 0.0
         self.context = context
         self.slot: set[ActiveExchange] = set()
@@ -130,10 +127,11 @@ class PickedRequest:
             self._refuse(Refusal(Reason.NONE_READY, f"only {attempt.region} can serve the request, which stays here"))
             return
         self._attempt = attempt
-        self._destinations = destinations_of(self._proxy, context, attempt)
-        if not self._destinations:
+        targets = Targets(self._parts, context, attempt, now)
+        if not targets.is_known:
             self._pick_another(attempt, now)
             return
+        self._targets = targets
         talk.enter(_S.PICKED)
         self._sent_at = now
         if context.trace is not None:
@@ -143,7 +141,7 @@ class PickedRequest:
         ledger = self._proxy.recorder.ledger
         if ledger is not None and not context.is_in_ledger:
             ledger.started(context)
-        self._send_target(attempt, now)
+        self._send_target(attempt, targets, now)
 
     def _pick_another(self, attempt: Attempt, now: float) -> None:
         """Exclude a target whose host name has not been resolved; the health checks resolve it."""
@@ -153,9 +151,8 @@ class PickedRequest:
         attempt.rejected(context, Reason.UNREACHABLE, now)
         self.select(now)
 
-    def _send_target(self, attempt: Attempt, now: float) -> None:
+    def _send_target(self, attempt: Attempt, targets: Targets, now: float) -> None:
         proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
-        stream = self._stream = self._parts.early_ends.add()
         request = attempt.rewritten(context.request) if isinstance(attempt, LocalAttempt) else context.request
         lines = agent_lines(request, context, proxy.via, now)
         lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
@@ -163,18 +160,14 @@ class PickedRequest:
         changes = envoy_responses.header_changes(given.headers, wanted)
         if request.target != given.target:
             changes += envoy_responses.set_header(b":path", request.target)
-        endpoints = list(self._destinations)
-        if isinstance(attempt, LocalAttempt):
-            may_repeat = len(endpoints) > 1 and proxy.retry_budget.allows_one(now)
-            id_in_log = stream if may_repeat else b""
-            changes += retry_headers(context, len(endpoints), id_in_log, over_grpc=talk.is_grpc)
+        changes = targets.name_to_envoy(changes, now, over_grpc=talk.is_grpc)
         in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         if talk.request_mode == BUFFERED and in_body:
             body = bytes(request.body)
             changes += envoy_responses.set_header(b"content-length", b"%d" % len(body))
-            talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, body, stream))
+            talk.send(targets.message(given.in_message, changes, body))
             return
-        talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, None, stream))
+        talk.send(targets.message(given.in_message, changes, None))
         ends = context.request.whole and not given.has_trailers
         if given.has_body and (request.body or ends):
             for part in envoy_responses.body_chunks(envoy_responses.TO_REQUEST_BODY, request.body, ends=ends):
@@ -286,25 +279,15 @@ class PickedRequest:
         self._settle(observed.outcome())
 
     def _correct(self, served: str, now: float) -> None:
-        """Move the reservation to the endpoint that has served, if Envoy sent the request there after a failure."""
-        attempt, context, proxy = self._attempt, self.context, self._proxy
-        if not served or not isinstance(attempt, LocalAttempt) or served == next(iter(self._destinations)):
+        """Move the attempt to the target that has served, if Envoy sent the request there after a failure."""
+        first, targets = self._attempt, self._targets
+        if first is None or targets is None:
             return
-        local = proxy.router.local
-        endpoint = self._destinations.get(served) or local.at_address(context.model, served)
-        proxy.recorder.attempt_lost(context, attempt, now)
-        why = record_failure(context, attempt, self._parts.early_ends.failed_attempt(self._stream), now)
-        attempt.settle(now)
-        context.attempt_failed(why.value, now)
-        proxy.metrics.retried(why)
-        proxy.retry_budget.withdraw(now)
-        if endpoint is None:
+        self._attempt = targets.move(first, served, now)
+        if self._attempt is None:
             log.warning("Envoy sent a request to an endpoint that the agent does not have", endpoint=served)
-            self._attempt = None
-            return
-        context.attempts += 1
-        self._attempt = local.services.reserve(context, endpoint, attempt.kind, now)
-        self._sent_at = now
+        elif self._attempt is not first:
+            self._sent_at = now
 
     def _end_for_envoy(self, details: str, message: ProcessingRequest) -> None:
         """Respond instead of Envoy, which has a response of its own: `details` is its reason."""
@@ -312,6 +295,8 @@ class PickedRequest:
         if refusal is not None:
             self._refuse(refusal)
             return
+        if details.startswith(_BY_UPSTREAM):
+            self._correct(message.upstream_address, self._proxy.clock())
         attempt = self._attempt
         if attempt is not None and details.startswith(_TIMEOUTS):
             attempt.failed(Outcome.STALLED)
@@ -333,7 +318,7 @@ class PickedRequest:
         elif state is _S.PICKED and attempt is not None and context.request.whole:
             attempt.waits(now)
             limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
-            if attempt.peer_failed():
+            if self._targets is not None and self._targets.is_lost():
                 self.end(Refusal(Reason.ENGINE_FAILED, "the serving region has failed"))
             elif now - self._sent_at > limit_s:
                 attempt.failed(Outcome.STALLED)
@@ -351,6 +336,10 @@ class PickedRequest:
         if late and self._begins(observed):
             self._talk.send_response_part(late, ends=False)
 
+    def _stream(self) -> bytes:
+        """Return the identifier of the request in Envoy's access log; empty before Envoy has a target."""
+        return b"" if self._targets is None else self._targets.stream
+
     def shut_down(self) -> None:
         """End the request because the agent stops."""
         reason, detail = Reason.SHUTTING_DOWN, "the agent stops"
@@ -362,15 +351,18 @@ class PickedRequest:
         """End the request if the policy in force no longer permits it; returns the reason if it does so."""
         if self._talk.is_done:
             return None
-        region = self._attempt.region if self._attempt is not None else ""
-        refusal = self._proxy.router.reauthorization.reauthorize(self.context, region)
+        regions = {self._attempt.region if self._attempt is not None else ""}
+        if self._talk.state is _S.PICKED and self._targets is not None:
+            regions = self._targets.region_names(self._proxy.router.region)
+        refusals = (self._proxy.router.reauthorization.reauthorize(self.context, each) for each in regions)
+        refusal = next((each for each in refusals if each is not None), None)
         if refusal is not None:
             self.end(refusal)
         return refusal
 
     def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         """Refuse the request, or let Envoy reset its response; `outcome` None is derived from the reason."""
-        if self._parts.early_ends.settle_now(self._stream):
+        if self._parts.early_ends.settle_now(self._stream()):
             return
         if self._talk.state is _S.RESPONDING:
             own = self.context.own_deadline
@@ -388,7 +380,7 @@ class PickedRequest:
         """End the request: Envoy has closed its stream before the end of the response."""
         response = self._response
         if response is not None and not (self._talk.is_done or response.has_answer()):
-            self._parts.early_ends.closed(self._stream, lambda reported: self._settle(response.ended_as(reported)))
+            self._parts.early_ends.closed(self._stream(), lambda reported: self._settle(response.ended_as(reported)))
         elif not self._talk.is_done:
             self._settle(Outcome.CLIENT_LEFT if response is None else response.outcome())
 
@@ -405,7 +397,7 @@ class PickedRequest:
         if state is _S.DONE:
             return
         self._talk.enter(_S.DONE)
-        self._parts.early_ends.discard(self._stream)
+        self._parts.early_ends.discard(self._stream())
         proxy, context = self._proxy, self.context
         self.slot.discard(self)
         now, service_s = proxy.clock(), None

@@ -10,12 +10,14 @@ from typing import Final
 
 from penstock.accounts.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryReason
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.early_ends import STREAM_HEADER, FailedAttempt
-from regional_agent.picker.envoy_responses import retry_on, set_header
+from regional_agent.picker.envoy_responses import retry_on, set_header, target_message
 from regional_agent.picker.grpc_requests import http_status
-from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import BUSY_STATUSES, Attempt, LocalAttempt
+from regional_agent.routing.attempt import BUSY_STATUSES, Attempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
+from regional_agent.telemetry.label_values import RequestKind
 
 MAX_ALTERNATIVES: Final = 2
 """Maximum number of endpoints for Envoy's retries, after the chosen one."""
@@ -23,6 +25,10 @@ MAX_ALTERNATIVES: Final = 2
 MAX_CONSIDERED: Final = 8
 """Number of endpoints of which the alternatives are chosen: those on other hosts first, as a host fails with all of
 its endpoints."""
+
+RETRY_HEADER: Final = b"x-penstock-retry"
+"""Header by which Envoy selects the route of a request that another region receives first and that may move on: after
+a refusal, or also after a failure."""
 
 _RETRY_ON: Final = retry_on(b"reset,retriable-status-codes", RETRIED_STATUSES | BUSY_STATUSES)
 """Lets Envoy repeat a request if its endpoint disconnects before the response, fails, or is full."""
@@ -35,30 +41,120 @@ _RETRY_GRPC_ON_BUSY: Final = set_header(b"x-envoy-retry-grpc-on", b"resource-exh
 """The same for statuses of gRPC in place of a response."""
 
 
-def destinations_of(proxy: Proxy, context: RequestContext, attempt: Attempt) -> dict[str, Endpoint | None]:
-    """Return the endpoints for Envoy, in order, by `ip:port`; empty if the address of the target is unknown.
+class Targets:
+    """Where Envoy may send one request, in order, and what is recorded of those that failed it."""
 
-    The agent of another region is None.
-    """
-    pools, local = proxy.pools, proxy.router.local
-    pool = pools.peers if attempt.from_peer else pools.endpoints
-    if not isinstance(attempt, LocalAttempt):
-        first = pool.ip_and_port(attempt.address)
-        return {first: None} if first else {}
-    found: dict[str, Endpoint | None] = {}
-    subset = context.subset
-    others = local.alternatives(context, attempt, MAX_CONSIDERED)
-    if len(others) > 1:
-        host = attempt.address.host
-        others.sort(key=lambda each: each.address.host == host)
-    for endpoint in (attempt.endpoint, *others[:MAX_ALTERNATIVES]):
+    def __init__(self, parts: PickerParts, context: RequestContext, attempt: Attempt, now: float) -> None:
+        """Find the targets that follow the one of `attempt`, at `now` (s)."""
+        self._parts = parts
+        self._context = context
+        self.regions: dict[str, ForwardedAttempt] = {}
+        """The attempts in other regions, by `ip:port`; before `endpoints`."""
+        self.endpoints: dict[str, Endpoint] = {}
+        """The endpoints of this region, by `ip:port`."""
+        self.stream = b""
+        """The identifier of the request in Envoy's access log; empty before Envoy has the targets."""
+        self.is_known = False
+        """Whether the address of the target of `attempt` is known."""
+        pools, may_move = parts.proxy.pools, True
+        if isinstance(attempt, ForwardedAttempt):
+            following = None
+            if parts.proxy.retry_budget.allows_one(now):
+                following, may_move = parts.proxy.router.after(context, attempt, now)
+            for each in (attempt, following):
+                address = "" if each is None else pools.peers.ip_and_port(each.address)
+                if address and each is not None:
+                    self.regions.setdefault(address, each)
+            self.is_known = attempt in self.regions.values()
+        else:
+            self._add(attempt.endpoint)
+            self.is_known = bool(self.endpoints)
+        if self.is_known and may_move:
+            others = parts.proxy.router.local.alternatives(context, attempt, MAX_CONSIDERED)
+            if len(others) > 1:
+                host = attempt.address.host
+                others.sort(key=lambda each: each.address.host == host)
+            for endpoint in others[:MAX_ALTERNATIVES]:
+                self._add(endpoint)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        subset = self._context.subset
         address = endpoint.address if subset is None else subset.address_of(endpoint)
-        destination = "" if address is None else pool.ip_and_port(address)
-        if not destination and endpoint is attempt.endpoint:
-            return {}
+        destination = "" if address is None else self._parts.proxy.pools.endpoints.ip_and_port(address)
         if destination:
-            found.setdefault(destination, endpoint)
-    return found
+            self.endpoints.setdefault(destination, endpoint)
+
+    def name_to_envoy(self, changes: bytes, now: float, *, over_grpc: bool) -> bytes:
+        """Return the fields of a `HeaderMutation` for the request, `changes` with those that limit Envoy's retries.
+
+        From now (s) on, Envoy's access log is read for the request.
+        """
+        context, parts, count = self._context, self._parts, len(self.endpoints)
+        self.stream = parts.early_ends.add()
+        if not self.regions:
+            may_repeat = count > 1 and parts.proxy.retry_budget.allows_one(now)
+            return changes + retry_headers(context, count, self.stream if may_repeat else b"", over_grpc=over_grpc)
+        retries = len(self.regions) + (count > 0) - 1
+        if not retries:
+            return changes
+        repeatable = context.is_repeatable and not context.is_for_object
+        changes += set_header(STREAM_HEADER, self.stream)
+        changes += set_header(RETRY_HEADER, b"failed" if repeatable else b"refused")
+        return changes + set_header(b"x-envoy-max-retries", b"%d" % retries)
+
+    def message(self, kind: int, changes: bytes, body: bytes | None) -> bytes:
+        """Return the message that names the targets; arguments as of `target_message`."""
+        regions = [(address, each.route_header) for address, each in self.regions.items()]
+        return target_message(kind, changes, list(self.endpoints), body, self.stream, regions)
+
+    def is_lost(self) -> bool:
+        """Whether the other region counts as failed to which Envoy has sent the request, by its access log."""
+        regions = list(self.regions.values())
+        sent = len(self._parts.early_ends.failed_attempts(self.stream))
+        return sent < len(regions) and regions[sent].peer_failed()
+
+    def region_names(self, here: str) -> set[str]:
+        """Return the regions to which Envoy may send the request; `here` is this one."""
+        return {each.region for each in self.regions.values()} | ({here} if self.endpoints else set())
+
+    def move(self, attempt: Attempt, served: str, now: float) -> Attempt | None:
+        """Return the attempt at the target that has served, and record the failure of those before it.
+
+        None if the agent does not have that endpoint.
+
+        Args:
+            attempt: the first attempt.
+            served: the `ip:port` of the target that has served; empty if it is not known.
+            now: in s.
+        """
+        context, local, regions = self._context, self._parts.proxy.router.local, self.regions
+        if not served or served == next(iter(regions or self.endpoints)):
+            return attempt
+        failed = iter(self._parts.early_ends.failed_attempts(self.stream))
+        self._lose(attempt, next(failed, None), now)
+        following = regions.get(served)
+        for each in regions.values():
+            if each is not attempt and each is not following:
+                self._lose(each, next(failed, None), now)
+        endpoint = self.endpoints.get(served) or local.at_address(context.model, served)
+        if following is None and endpoint is None:
+            return None
+        context.attempts += 1
+        if following is not None:
+            following.begin(context)
+            return following
+        assert endpoint is not None
+        return local.services.reserve(context, endpoint, RequestKind.HOME if attempt.from_peer else attempt.kind, now)
+
+    def _lose(self, attempt: Attempt, failed: FailedAttempt | None, now: float) -> None:
+        """Record that an attempt failed, and that Envoy sent the request to the next target."""
+        proxy, context = self._parts.proxy, self._context
+        proxy.recorder.attempt_lost(context, attempt, now)
+        why = record_failure(context, attempt, failed, now)
+        attempt.settle(now)
+        context.attempt_failed(why.value, now)
+        proxy.metrics.retried(why)
+        proxy.retry_budget.withdraw(now)
 
 
 def retry_headers(context: RequestContext, endpoints: int, stream: bytes, *, over_grpc: bool) -> bytes:
@@ -80,15 +176,14 @@ def retry_headers(context: RequestContext, endpoints: int, stream: bytes, *, ove
     return changes + set_header(b"x-envoy-max-retries", b"%d" % count)
 
 
-def record_failure(
-    context: RequestContext, attempt: LocalAttempt, failed: FailedAttempt | None, now: float
-) -> RetryReason:
-    """Charge the first endpoint after Envoy sent the request to the next one; returns why. `now` in s.
+def record_failure(context: RequestContext, attempt: Attempt, failed: FailedAttempt | None, now: float) -> RetryReason:
+    """Charge an endpoint, or exclude a region, after which Envoy sent the request to the next one; returns why.
 
     Args:
-        failed: the response of the first endpoint; None if it did not respond, or Envoy's access log does not state it.
+        failed: the response of the target; None if Envoy's access log does not state it.
+        now: in s.
     """
-    if failed is None:
+    if failed is None or not failed.status:
         attempt.unreachable(context, broke=True)
         return RetryReason.CLOSED_EARLY
     status = http_status(failed.headers) or failed.status

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
+from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error, outcome_of_refusal
 from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, UNAUTHORIZED, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import ABORTED, AnswerError, ErrorCause
@@ -145,11 +145,11 @@ def after_withheld(
 def refusal_without_retry(context: RequestContext, attempt: Attempt, why: Reason | Withheld) -> Refusal | None:
     """What a client receives in place of a response that is not for it, where the request cannot be sent again.
 
-    None for responses that the client receives nevertheless: those of other regions, and errors whose cause may be the
-    request.
+    None for responses that the client receives nevertheless: errors whose cause may be the request, and those of other
+    regions that are no refusals.
     """
     if attempt.from_peer:
-        return None
+        return _refusal_of_region(context, attempt, why) if isinstance(why, Reason) else None
     if why is _SATURATED:
         return Refusal(_SATURATED, "the engine is full", retry_after_s=max(attempt.accepts_in_s, MIN_RETRY_S))
     if why is _ENGINE_FAILED:
@@ -159,6 +159,19 @@ def refusal_without_retry(context: RequestContext, attempt: Attempt, why: Reason
     elif why is not Withheld.REDIRECTED:
         return None
     return refusal_of_error(context)
+
+
+def _refusal_of_region(context: RequestContext, attempt: Attempt, why: Reason) -> Refusal | None:
+    """What a client receives if another region refused its request, and none else receives it; None if the request
+    itself is the cause."""
+    outcome, detail = outcome_of_refusal(why), f"{attempt.region} has refused the request: {why.value}"
+    if outcome is Outcome.CLIENT_ERROR:
+        return None
+    if why in (_SATURATED, Reason.NO_IDLE_SLOTS):
+        return Refusal(_SATURATED, detail, retry_after_s=max(attempt.accepts_in_s, MIN_RETRY_S))
+    if why is _ENGINE_FAILED or outcome is Outcome.STALLED:
+        return Refusal(why, detail)
+    return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
 
 
 def refusal_of_answer(context: RequestContext, attempt: Attempt, error: AnswerError) -> Refusal | None:

@@ -50,6 +50,7 @@ class ForwardedAttempt:
         self.kind = kind
         self.endpoint_name = ""
         self.base_path = b""
+        self.route_header = route_header
         self.target_lines = b"x-penstock-route: %b\r\n" % route_header
         self.is_charged = False
         """Whether an engine of the region responded with an error that counts against it, and none else there can
@@ -63,6 +64,14 @@ class ForwardedAttempt:
         self.accepts_in_s = 0.0
         """Retry-After (s) of a region that refused the request as full; 0 otherwise."""
         self._peers = peers
+        self.owes_credit = False
+        """Whether the attempt uses a spill credit of the region that has not been spent."""
+
+    def begin(self, context: RequestContext) -> None:
+        """Spend the credit of an attempt that was prepared before another region failed."""
+        if self.owes_credit:
+            self.owes_credit = False
+            self._peers.spend(self.region, context.model)
 
     def peer_failed(self) -> bool:
         """Whether the prober has lost the agents of the region, even if its connections are open."""

@@ -22,7 +22,7 @@ from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.work_estimate import cost_fields_of
-from regional_agent.routing.attempt import LocalAttempt, LocalServices
+from regional_agent.routing.attempt import Attempt, LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.label_values import RequestKind
@@ -198,13 +198,14 @@ class LocalTargets:
         """Return the endpoint of a model that listens at `address` (`ip:port`); None if there is none."""
         return next((each for each in self.endpoints.pools[model].endpoints if str(each.address) == address), None)
 
-    def alternatives(self, context: RequestContext, attempt: LocalAttempt, count: int) -> list[Endpoint]:
+    def alternatives(self, context: RequestContext, attempt: Attempt, count: int) -> list[Endpoint]:
         """Return up to `count` ready endpoints, least loaded first, for a request that `attempt` turns out to fail.
 
-        They receive the same request as the endpoint of `attempt`. Nothing is reserved on them.
+        They receive the same request as the target of `attempt`. Nothing is reserved on them.
         """
         pool = self.endpoints.pools[context.model]
         excluded = excluded_endpoints(pool, context) | {attempt.endpoint_name}
+        rewrite = attempt.rewrite if isinstance(attempt, LocalAttempt) else None
         others = [
             each
             for each in pool.endpoints
@@ -212,7 +213,7 @@ class LocalTargets:
             and not each.view.draining
             and each.view.in_flight < each.view.slots
             and each.name not in excluded
-            and each.rewrite == attempt.rewrite
+            and each.rewrite == rewrite
         ]
         return sorted(others, key=lambda each: each.view.in_flight / each.view.slots)[:count]
 

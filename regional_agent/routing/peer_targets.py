@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.accounts.retry_rules import MAX_FAILED
 from penstock.planning.plan import ArcReason
 from penstock.routing.prefixes.prefix_sketch import Held
 from penstock.routing.reasons import Reason
@@ -41,13 +42,21 @@ class PeerTargets:
         self.held: Final[Callable[[str, Sequence[int]], Held]] = peers.held
         """Returns what the caches of another region hold of a prompt, given by the keys of its leading blocks."""
 
-    def forward(self, context: RequestContext, where: RegionChoice) -> ForwardedAttempt | Reason:
-        """Return a target in another region, with its signed route context. Uses a credit if required."""
+    def forward(
+        self, context: RequestContext, where: RegionChoice, *, is_next: bool = False
+    ) -> ForwardedAttempt | Reason:
+        """Return a target in another region, with its signed route context. Uses a credit if required.
+
+        Args:
+            is_next: another region receives the request first, and engines may fail it there.
+        """
         address = self._peers.address(where.region)
         session = None if address is None else self._peers.session(where.region, address)
         if address is None or session is None:
             return Reason.UNREACHABLE
-        if where.why is _BATCH:
+        if is_next:
+            pass  # `begin` spends the credit, if the request is sent
+        elif where.why is _BATCH:
             self._peers.spend_batch(where.region, context.model)
         elif where.spends_credit:
             self._peers.spend(where.region, context.model)
@@ -77,8 +86,11 @@ class PeerTargets:
             weight=context.weight,
             max_use=context.max_use,
             preemptions=context.preemptions,
-            failed_engines=context.broken + context.failed_elsewhere,
+            failed_engines=max(context.broken + context.failed_elsewhere, (MAX_FAILED - 1) * is_next),
             may_end_engines=context.may_end_engines,
             for_burst=where.uses_burst,
         )
-        return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)
+        sealed = seal(route_context, session).encode()
+        attempt = ForwardedAttempt(where.region, address, where.why, sealed, self._peers)
+        attempt.owes_credit = is_next and where.spends_credit
+        return attempt

@@ -358,6 +358,33 @@ class Router:
             if target is _TOO_LONG:
                 self.local.exclude_shorter(context, views)
 
+    def after(
+        self, context: RequestContext, first: ForwardedAttempt, now: float
+    ) -> tuple[ForwardedAttempt | None, bool]:
+        """Return what follows if the region of `first` does not serve a request: an attempt in the next region, if that
+        is selected, and whether this region follows then. Reserves nothing.
+        """
+        if context.needs_object or context.is_batch:
+            return None, False
+        policy, permitted = self._config.policy, context.residency.permitted
+        assert policy is not None
+        session = session_key_of(context.request, context.estimate)
+        views, tried = self._views_for(context, now), {**context.tried_regions, first.region: _SATURATED}
+        is_full = tried.get(self.region) is _SATURATED
+        following: ForwardedAttempt | None = None
+        while True:
+            request = RegionRequest(self.region, context.model, permitted, tried, is_full, session)
+            decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
+            if isinstance(decision, Refusal):
+                return following, False
+            where = decision.choice
+            if where.region == self.region or following is not None:
+                return following, where.region == self.region
+            target = self._peers.forward(context, where, is_next=True)
+            if isinstance(target, ForwardedAttempt):
+                following = target
+            tried[where.region] = target if isinstance(target, Reason) else _SATURATED
+
     def _burst_elsewhere(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | None:
         """Select a burst endpoint of another region for a request without a target; None if none is worth its cost."""
         policy, tried = self._config.policy, context.tried_regions

@@ -102,7 +102,7 @@ async def running_envoy(
     for name in ("eu", "eu-picked"):
         by_name[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints(endpoints)}]
     by_name["penstock-picker"]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints([picker])}]
-    for name in ("penstock-picker", "other-regions") if identity_dir is None else ():
+    for name in ("penstock-picker", "other-regions", "next-region") if identity_dir is None else ():
         del by_name[name]["transport_socket"]
     change(config)
     async with _running(directory / "envoy", config, port, admin):

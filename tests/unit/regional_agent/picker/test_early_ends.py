@@ -134,17 +134,17 @@ async def test_an_entry_is_not_awaited_forever(monkeypatch: pytest.MonkeyPatch) 
     await until(lambda: one.settled == [None])
 
 
-def test_the_first_failed_attempt_of_a_request_is_known_until_its_end() -> None:
+def test_the_failed_attempts_of_a_request_are_known_until_its_end() -> None:
     ends = Ends().ends
     stream, other = ends.add(), ends.add()
     ends.report(attempt(stream.decode(), 503, **{"retry-after": "3"}))
     ends.report(attempt(stream.decode(), 500))
     ends.report(attempt("of another agent", 500))
-    assert ends.failed_attempt(stream) == FailedAttempt(503, [(b"retry-after", b"3")])
-    assert ends.failed_attempt(other) is None
+    assert ends.failed_attempts(stream) == [FailedAttempt(503, [(b"retry-after", b"3")]), FailedAttempt(500, [])]
+    assert ends.failed_attempts(other) == []
     ends.discard(stream)
     ends.report(attempt(stream.decode(), 500))
-    assert ends.failed_attempt(stream) is None
+    assert ends.failed_attempts(stream) == []
 
 
 def test_identifiers_of_agents_differ() -> None:

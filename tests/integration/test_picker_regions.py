@@ -1,0 +1,265 @@
+"""What follows through a real Envoy, with the shipped configuration, if another region refuses or fails a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.planning.plan import RegionPlan
+from penstock.policy.geography import Location
+from penstock.wire.route_context import RouteContext, accept
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
+from tests.support.envoys import running_envoy, running_picker
+from tests.support.identities import region_sessions
+from tests.support.planet import plan
+from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
+from tests.support.wait import until
+
+EVENT = (
+    b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
+)
+TO_SPAIN = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+"""Everything leaves the region of the entry, which has endpoints of its own."""
+
+
+async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(EVENT) + chunk(b""))
+
+
+def responds(status: int, *lines: str) -> Script:
+    """A region, or an engine, that responds to each request with an error."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        head = "".join(f"{line}\r\n" for line in lines)
+        writer.write(f"HTTP/1.1 {status} Failed\r\ncontent-length: 2\r\n{head}\r\n{{}}".encode())
+
+    return script
+
+
+async def disconnects(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def entry(
+    directory: Path,
+    engines: Sequence[ScriptedEngine],
+    peers: Mapping[str, Address],
+    in_force: RegionPlan = TO_SPAIN,
+    **more: Any,
+) -> AsyncIterator[tuple[Agent, Address]]:
+    """An agent of eu-de that forwards to `peers` through Envoy; yields it, and Envoy's address for clients."""
+    addresses = [each.address for each in engines]
+    async with (
+        running_agent(directory / "origin", addresses, plan=in_force, peers=peers, **more) as origin,
+        running_picker(origin, forwards=True) as picker,
+        running_envoy(directory, picker, addresses) as front,
+    ):
+        origin.location = Location("DE")
+        yield origin, front
+
+
+async def ask(front: Address, *headers: str) -> Answer:
+    client = await RawClient.connect(front)
+    client.send(post(BODY, *headers))
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+def reads(received: ReceivedRequest, origin: Agent, region: str) -> bool:
+    """Whether an agent of `region` accepts the route context of a request."""
+    token = received.header("x-penstock-route") or ""
+    accepted = accept(token, region_sessions(region), origin.config.policy, region, time.time())
+    return isinstance(accepted, RouteContext)
+
+
+REFUSALS: list[tuple[Script, str]] = [
+    (responds(429, "x-penstock-refusal: saturated", "retry-after: 1"), "peer_refused"),
+    (responds(503, "x-penstock-refusal: none_ready"), "peer_refused"),
+    (responds(503, "x-penstock-refusal: endpoint_full"), "peer_refused"),
+    (responds(421, "x-penstock-refusal: misdirected"), "peer_refused"),
+    (responds(502, "x-penstock-refusal: engine_failed", "x-penstock-engine-failed: 1 broke"), "peer_refused"),
+    (responds(500, "x-penstock-engine-failed: 2"), "engine_error"),
+    (disconnects, "closed_early"),
+]
+
+
+@pytest.mark.parametrize(("script", "reason"), REFUSALS)
+async def test_what_another_region_refuses_or_fails_is_sent_to_an_endpoint_of_this_one(
+    script: Script, reason: str, tmp_path: Path
+) -> None:
+    async with (
+        engine(script) as far,
+        engine(streams) as near,
+        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+    ):
+        answer = await ask(front, "x-penstock-retry: failed")
+        assert (answer.status, answer.headers.get("x-penstock-region")) == (200, "eu-de"), answer
+        assert len(far.requests) == len(near.requests) == 1
+        assert reads(far.requests[0], origin, "eu-es")
+        assert near.requests[0].header("x-penstock-route") is None, "an engine never sees a route context"
+        assert near.requests[0].body == far.requests[0].body
+        await until(lambda: origin.counted() == {"ok": 1.0})
+        assert origin.retried() == {reason: 1.0}
+        assert origin.held() == 0
+        assert origin.peers.broke == (["eu-es"] if reason == "closed_early" else [])
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "reason", "outcome"),
+    [
+        (responds(504, "x-penstock-refusal: engine_timeout"), 504, "engine_timeout", "stalled"),
+        (
+            responds(502, "x-penstock-refusal: engine_failed", "x-penstock-engine-failed: 2 broke"),
+            502,
+            "engine_failed",
+            "engine_cut",
+        ),
+        (responds(500, "x-penstock-engine-failed: 3"), 500, None, "engine_error"),
+        (responds(404), 404, None, "client_error"),
+    ],
+)
+async def test_what_may_have_run_or_failed_too_often_reaches_no_further_target(
+    script: Script, status: int, reason: str | None, outcome: str, tmp_path: Path
+) -> None:
+    async with (
+        engine(script) as far,
+        engine(streams) as near,
+        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert (answer.status, answer.headers.get("x-penstock-refusal")) == (status, reason), answer
+        assert (len(far.requests), near.requests) == (1, [])
+        await until(lambda: origin.counted() == {outcome: 1.0})
+        assert origin.retried() == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "is_repeated"),
+    [
+        (responds(503, "x-penstock-refusal: saturated"), True),
+        (responds(502, "x-penstock-refusal: engine_failed", "x-penstock-engine-failed: 1"), False),
+        (responds(500, "x-penstock-engine-failed: 1"), False),
+        (disconnects, False),
+    ],
+)
+async def test_a_request_that_may_not_run_twice_moves_only_after_a_refusal(
+    script: Script, is_repeated: bool, tmp_path: Path
+) -> None:
+    async with (
+        engine(script) as far,
+        engine(streams) as near,
+        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+    ):
+        policy = origin.config.policy
+        routes = tuple(replace(route, repeatable=False) for route in policy.routes)
+        origin.config.policy = replace(policy, routes=routes)
+        assert ((await ask(front)).status == 200) == is_repeated
+        assert (len(far.requests), len(near.requests)) == (1, int(is_repeated))
+        await until(lambda: sum(origin.counted().values()) == 1.0)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_the_next_region_receives_a_route_context_of_its_own(dead: bool, tmp_path: Path) -> None:
+    refuses = responds(503, "x-penstock-refusal: saturated", "retry-after: 1")
+    async with (
+        engine(refuses) as spain,
+        engine(streams) as far,
+        running_agent(tmp_path / "us", [far.address], region="us-east", anonymous=None) as us,
+        entry(tmp_path, [], {"eu-es": NOBODY if dead else spain.address, "us-east": us.peer}) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert (answer.status, answer.headers.get("x-penstock-region")) == (200, "us-east"), answer
+        assert answer.body == EVENT
+        assert (len(spain.requests), len(far.requests)) == (int(not dead), 1)
+        assert all(reads(received, origin, "eu-es") for received in spain.requests)
+        await until(lambda: origin.counted() == us.counted() == {"ok": 1.0})
+        assert origin.retried() == {"closed_early" if dead else "peer_refused": 1.0}
+        assert us.held() == 0
+
+
+@pytest.mark.parametrize("last", ["endpoint", "none"])
+async def test_two_regions_fail(last: str, tmp_path: Path) -> None:
+    async with (
+        engine(disconnects) as spain,
+        engine(responds(429, "x-penstock-refusal: saturated", "retry-after: 2")) as us,
+        engine(streams) as near,
+        entry(tmp_path, [near] if last == "endpoint" else [], {"eu-es": spain.address, "us-east": us.address}) as (
+            origin,
+            front,
+        ),
+    ):
+        # The plan has no share for the region of the entry, whose endpoints are the last resort of the request.
+        origin.config.plan = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0, us_east=0.0)
+        policy = origin.config.policy
+        nearer = {"us-east": replace(policy.regions["us-east"], bias_ms=-1000.0)}
+        origin.config.policy = replace(policy, regions=policy.regions | nearer)
+        answer = await ask(front)
+        assert (len(spain.requests), len(us.requests)) == (1, 1)
+        assert reads(us.requests[0], origin, "us-east")
+        if last == "endpoint":
+            assert (answer.status, len(near.requests)) == (200, 1), answer
+            await until(lambda: origin.counted() == {"ok": 1.0})
+            assert origin.retried() == {"closed_early": 1.0, "peer_refused": 1.0}
+        else:
+            assert (answer.status, code(answer.body), answer.headers["retry-after"]) == (429, "saturated", "2")
+            await until(lambda: origin.counted() == {"refused": 1.0})
+            assert origin.retried() == {"closed_early": 1.0}
+        assert origin.peers.broke == ["eu-es"]
+        assert origin.held() == 0
+
+
+async def test_no_request_moves_to_a_region_that_its_residency_forbids(tmp_path: Path) -> None:
+    async with (
+        engine(disconnects) as spain,
+        engine(streams) as us,
+        entry(
+            tmp_path,
+            [],
+            {"eu-es": spain.address, "us-east": us.address},
+            plan("eu-de", "eu-de+eu-es", eu_es=1.0),
+            anonymous="personal",
+        ) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        assert (len(spain.requests), us.requests) == (1, [])
+        await until(lambda: origin.counted() == {"engine_cut": 1.0})
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_credit_of_the_next_region_is_spent_only_if_it_serves(refuses: bool, tmp_path: Path) -> None:
+    """The region of the entry is full, so that both other regions serve on credits."""
+    async with (
+        engine(responds(429, "x-penstock-refusal: saturated") if refuses else streams) as spain,
+        engine(streams) as us,
+        engine(streams_forever) as near,
+        entry(
+            tmp_path,
+            [near],
+            {"eu-es": spain.address, "us-east": us.address},
+            plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0),
+            credits={"eu-es": 1, "us-east": 1},
+            slots=1,
+            queue=0,
+        ) as (origin, front),
+    ):
+        running = await RawClient.connect(front)
+        running.send(post(BODY))
+        await running.head()
+        answer = await ask(front)
+        assert (answer.status, len(spain.requests), len(us.requests)) == (200, 1, int(refuses))
+        assert origin.peers.spent == (["eu-es", "us-east"] if refuses else ["eu-es"])
+        running.close()
+        await until(lambda: origin.held() == 0)
