@@ -9,7 +9,8 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from penstock.converters.comfyui import BadWorkflow, file_request, finished
-from regional_agent.converters.comfyui_run import ConvertedResponse, Engine, failure
+from regional_agent.converters.comfyui_engine import Engine
+from regional_agent.converters.comfyui_run import ConvertedResponse, failure
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 MAX_QUERY_FIELDS: Final = 32

@@ -1,9 +1,14 @@
-"""One workflow at one ComfyUI: prompt, history, files; and its removal when its client leaves."""
+"""One workflow at one ComfyUI: prompt, progress, history, files; and its removal when its client leaves.
+
+The end is that of the history. The WebSocket shows when to ask for it, and the progress; without it, the history is
+asked for more often, and there is no progress.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -29,29 +34,31 @@ from penstock.converters.comfyui_images import (
     upload_form,
     with_images,
 )
+from penstock.converters.comfyui_progress import WorkflowProgress
+from regional_agent.converters.comfyui_engine import MAX_RESULT_BYTES, Engine, EngineSocket
 from regional_agent.converters.image_fetch import ImageFetch
-from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.http_fetch import Fetched
 from regional_agent.upstream.upstream_sink import UpstreamError
 
 SUBMIT_TIMEOUT_S: Final = 30.0
-POLL_TIMEOUT_S: Final = 10.0
-"""Timeouts (s) of a prompt, and of each further request."""
+"""Timeout (s) of a prompt, and of an upload."""
 
 MIN_POLL_S: Final = 0.05
 MAX_POLL_S: Final = 1.0
 POLL_GROWTH: Final = 1.5
 """Time (s) between two requests for the history: short at first, since small workflows end soon."""
 
+MAX_WATCHED_POLL_S: Final = 5.0
+"""The same with an open WebSocket, which may be one that nothing arrives on any more."""
+
+REPORTS: Final = 100
+"""Number of steps in which progress is reported."""
+
 POLLS_PER_QUEUE: Final = 5
 """Number of requests for the history for each request for the queue, which shows that a prompt was lost."""
 
 MAX_FAILED_POLLS: Final = 10
 """Consecutive failed requests after which the workflow fails: a ComfyUI that loads a model may not respond."""
-
-MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size (bytes) of all images in one response."""
 
 _JSON: Final = b"application/json"
 
@@ -64,38 +71,21 @@ class ConvertedResponse(NamedTuple):
     body: bytes
 
 
-class Engine(NamedTuple):
-    """The ComfyUI that runs the workflow."""
-
-    pool: UpstreamPool
-    address: Address
-    base_path: str
-    headers: tuple[tuple[bytes, bytes], ...]
-    """Header fields of each request, such as the endpoint's credential."""
-
-    async def get(self, target: str, limit_bytes: int = MAX_RESULT_BYTES) -> Fetched:
-        """Send a GET; raises UpstreamError."""
-        request = FetchRequest(self.base_path + target, self.headers)
-        return await fetch(self.pool, self.address, request, timeout_s=POLL_TIMEOUT_S, limit_bytes=limit_bytes)
-
-    async def post(
-        self, target: str, body: bytes, timeout_s: float = POLL_TIMEOUT_S, content_type: bytes = _JSON
-    ) -> Fetched:
-        """Send a POST; raises UpstreamError."""
-        headers = (*self.headers, (b"content-type", content_type))
-        request = FetchRequest(self.base_path + target, headers, body)
-        return await fetch(self.pool, self.address, request, timeout_s=timeout_s)
-
-
 class ComfyUiRun:
     """Runs one workflow."""
 
-    def __init__(self, engine: Engine, body: bytes, form: ResultForm, images: ImageFetch | None = None) -> None:
-        """Prepare to run the prompt `body`; `images` fetches input images by URL."""
+    def __init__(self, engine: Engine, body: bytes, form: ResultForm, report: Callable[[float], None]) -> None:
+        """Prepare to run the prompt `body`; `report` receives the progress (0-1), at most REPORTS + 1 times."""
         self._engine = engine
-        self._images = images or ImageFetch()
+        self._images = ImageFetch()
         self._body = body
         self._form = form
+        self._report = report
+        self._reported = -1
+        self._progress = WorkflowProgress(body)
+        self._news = asyncio.Event()
+        """Set when the end of the workflow was announced, or will not be."""
+        self._socket = EngineSocket(engine, self._on_message, self._news.set)
         self._prompt: asyncio.Task[Fetched] | None = None
         """The request that submits the prompt; it is not cancelled, so that the prompt can be removed."""
 
@@ -107,16 +97,20 @@ class ComfyUiRun:
             return failure(502, "bad_response", str(error))
         except UpstreamError as error:
             return failure(502, "engine_failed", str(error))
+        finally:
+            self._socket.close()
 
     async def _run(self) -> ConvertedResponse:
         try:
-            prompt = prompt_with_client(self._body, uuid4().hex)
+            client_id = uuid4().hex
+            prompt = prompt_with_client(self._body, client_id)
             images = await self._load_images()
         except BadWorkflow as error:
             return failure(400, "invalid_prompt", str(error))
         if images:
             names = {name: await self._upload(kind, content) for name, kind, content in images}
             prompt = with_images(prompt, names)
+        await self._socket.open(client_id)
         self._prompt = asyncio.create_task(
             self._engine.post("/prompt", prompt, SUBMIT_TIMEOUT_S), name="prompt of a workflow"
         )
@@ -125,7 +119,7 @@ class ComfyUiRun:
             # Errors of nodes, in ComfyUI's own format.
             kind = submitted.headers.get("content-type", "application/json").encode("latin-1")
             return ConvertedResponse(submitted.status, kind, submitted.body)
-        prompt_id = prompt_id_of(submitted.body)
+        prompt_id = self._progress.prompt_id = prompt_id_of(submitted.body)
         end = await self._end_of(prompt_id)
         if end is None:
             return failure(502, "prompt_lost", "the ComfyUI has lost the prompt, such as by a restart")
@@ -158,8 +152,13 @@ class ComfyUiRun:
         """Wait for the end of the workflow; None if the ComfyUI has lost it."""
         wait_s, polls, failed = MIN_POLL_S, 0, 0
         while True:
-            await asyncio.sleep(wait_s)
-            wait_s, polls = min(MAX_POLL_S, wait_s * POLL_GROWTH), polls + 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
+            is_watched = self._socket.is_open and not self._progress.has_ended
+            longest_s = MAX_WATCHED_POLL_S if is_watched else MAX_POLL_S
+            wait_s, polls = MIN_POLL_S if self._news.is_set() else min(longest_s, wait_s * POLL_GROWTH), polls + 1
+            self._news.clear()
             try:
                 # The place is read first: a prompt that ends in between is in the history.
                 is_queued = polls % POLLS_PER_QUEUE != 0 or await self._place_of(prompt_id) != ""
@@ -173,6 +172,18 @@ class ComfyUiRun:
             end = finished(history.body, prompt_id) if history.status == 200 else None
             if end is not None or not is_queued:
                 return end
+
+    def _on_message(self, message: bytes) -> None:
+        """Read a message of the WebSocket."""
+        progress = self._progress
+        had_ended = progress.has_ended
+        progress.read(message)
+        if progress.has_ended and not had_ended:
+            self._news.set()
+        step = int(progress.value * REPORTS)
+        if progress.has_started and step > self._reported:
+            self._reported = step
+            self._report(step / REPORTS)
 
     async def _place_of(self, prompt_id: str) -> str:
         queue = await self._engine.get("/queue")

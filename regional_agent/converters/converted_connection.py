@@ -14,8 +14,10 @@ from urllib.parse import parse_qs
 import structlog
 
 from penstock.converters.comfyui import ResultForm
+from penstock.jobs.response_progress import interim_head
+from regional_agent.converters.comfyui_engine import Engine
 from regional_agent.converters.comfyui_file import refusal_of_file
-from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse, Engine
+from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse
 from regional_agent.http.messages import Request, status_line
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -115,7 +117,7 @@ class _ConverterTransport(asyncio.Transport):
             return
         passed = tuple(header for header in headers if header[0] not in _NOT_PASSED)
         engine = Engine(self._pool, self._address, self._base_path, passed)
-        self._run = ComfyUiRun(engine, body, _form_of(first))
+        self._run = ComfyUiRun(engine, body, _form_of(first), self._report)
         self._received.clear()
         self._task = asyncio.create_task(self._answer(self._run), name="workflow")
 
@@ -126,6 +128,10 @@ class _ConverterTransport(asyncio.Transport):
             log.exception("a workflow failed", address=str(self._address))
             response = ConvertedResponse(500, b"application/json", b"{}")
         self._respond(response)
+
+    def _report(self, progress: float) -> None:
+        if not self._is_closed:
+            self._connection.data_received(interim_head(progress))
 
     def _respond(self, response: ConvertedResponse, *, with_body: bool = True) -> None:
         if not self._is_closed:

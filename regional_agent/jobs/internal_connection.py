@@ -36,7 +36,7 @@ class InternalResponse(NamedTuple):
 
 
 class ResponsePart(NamedTuple):
-    """A part of the body of a response that has not ended."""
+    """A part of the body of a response that has not ended, or an interim response before it, which has no body."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -49,7 +49,7 @@ class ResponsePart(NamedTuple):
 
 
 OnPart = Callable[[ResponsePart], bool]
-"""Receives each part of a body; returns whether it needs no place in `InternalResponse.body`."""
+"""Receives each part of a body, and each interim response; returns whether a part needs no place in the whole body."""
 
 
 class ConnectionLost(Exception):
@@ -210,6 +210,9 @@ class _Connection(asyncio.Transport):
     def on_message_complete(self) -> None:
         status: int = self._parser.get_status_code()
         if status < 200:
+            headers, self._headers = self._headers, {}
+            if self._on_part is not None:
+                self._on_part(ResponsePart(status, headers, b"", self._set_reading, self._fail))
             return
         self.is_open &= self._parser.should_keep_alive()
         if self._response is not None and not self._response.done():

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from penstock.jobs.response_progress import PROGRESS_HEADER, interim_head, interim_progress
 from penstock.routes.timeouts import TimeLimits
 from regional_agent.converters.converted_connection import is_converted, open_converted
 from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext
@@ -27,6 +29,8 @@ was already closing it."""
 
 _SENT: Final = SpanEvent.SENT
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+_ASKS_FOR_PROGRESS: Final = b"%b: wanted\r\n" % PROGRESS_HEADER
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 
@@ -122,6 +126,9 @@ class TargetConnection:
             request.upstream_lines or client_lines(request, context, self._client),
             attempt.target_lines,
         ]
+        reports = request.route is not None and request.route.converter != "" and self._reports_progress
+        if reports and attempt.from_peer:
+            parts.append(_ASKS_FOR_PROGRESS)
         if request.length is None:
             parts.append(_CHUNKED)
         elif request.upgrade:
@@ -141,7 +148,23 @@ class TargetConnection:
             connection.send_partial(sink, data, bytes(request.body), chunked=request.length is None)
             if connection.writable:
                 self._client.resume_reading()
+        if reports:
+            connection.on_interim = self._on_interim
         return True
+
+    @property
+    def _reports_progress(self) -> bool:
+        """Whether the sender is a job, or the agent of one in another region, and reads interim responses."""
+        context = self._context
+        if context.route_context is None:
+            return context.job_deadline_at is not None
+        return self._request.header(PROGRESS_HEADER) is not None
+
+    def _on_interim(self, headers: list[Header]) -> None:
+        """Report the progress of a converter to the job, or to the agent of its region."""
+        progress = interim_progress(dict(headers))
+        if progress is not None:
+            self._client.write(interim_head(progress))
 
     def send_body(self, chunk: bytes) -> None:
         """Keep a part of a large body while it fits, and forward it if the request has been sent."""

@@ -8,6 +8,7 @@ because further bytes would be interpreted as the next response.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import httptools
@@ -114,6 +115,8 @@ class UpstreamConnection:
         self._fed_bytes = 0
         """Bytes given to the parser since the last body byte."""
         self._interim = 0
+        self.on_interim: Callable[[list[Header]], None] | None = None
+        """Receives the headers of each interim response 102 to the current request; None if they are skipped."""
         self._keep_alive = True
         self._done = False
         """The response is complete."""
@@ -142,7 +145,7 @@ class UpstreamConnection:
 
     def send(self, sink: ResponseSink, request: bytes) -> None:
         """Write one complete request; `sink` receives the response."""
-        self.sink, self.error_trailer = sink, b""
+        self.sink, self.error_trailer, self.on_interim = sink, b"", None
         # The parser, which resets these, has not seen the end of a response whose head was found in the cache.
         self.relay = self._relay_ready = None
         self._in_head, self._fed_bytes, self._counted_left, self._interim, self._done = True, 0, 0, 0, False
@@ -320,7 +323,10 @@ class UpstreamConnection:
         read, self._read = self._read, b""
         self._keep_alive = self._parser.should_keep_alive()
         status = self._parser.get_status_code()
-        if 100 <= status < 200:
+        if status == 102 and self.on_interim is not None:
+            # Their number is limited by MAX_HEAD_BYTES.
+            self.on_interim(self._headers)
+        elif 100 <= status < 200:
             self._interim += 1
         elif self.sink is not None:
             if is_malformed(status, self._parser.get_http_version(), self._headers):
@@ -397,7 +403,7 @@ class UpstreamConnection:
 
     def _end(self) -> None:
         """End the response after the whole read was processed; return the connection to its owner, or close it."""
-        sink, self.sink = self.sink, None
+        sink, self.sink, self.on_interim = self.sink, None, None
         self._done, self._used = False, True
         transport = self.transport
         request_sent = self._request_whole and self.writable

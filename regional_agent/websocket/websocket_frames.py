@@ -9,7 +9,9 @@ CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 BINARY: Final = 0x2
 CLOSE: Final = 0x8
-OPCODES: Final = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, 0x9, 0xA})
+PING: Final = 0x9
+PONG: Final = 0xA
+OPCODES: Final = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 
 GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
@@ -96,6 +98,11 @@ def close_frame(code: int, reason: str) -> bytes:
     return _frame(CLOSE, code.to_bytes(2, "big") + text.encode())
 
 
+def pong_frame(payload: bytes, mask: bytes) -> bytes:
+    """Return the answer of a client to a Ping frame; `mask` are 4 random bytes."""
+    return bytes([_FIN | PONG, _MASKED | len(payload)]) + mask + unmask(payload, mask, 0)
+
+
 def _frame(opcode: int, payload: bytes) -> bytes:
     size = len(payload)
     if size <= MAX_CONTROL_BYTES:
@@ -110,15 +117,33 @@ def _frame(opcode: int, payload: bytes) -> bytes:
 class FollowedFrames:
     """Follows the frames of one side: its end, its text messages, and where frames of the agent may be added."""
 
-    __slots__ = ("_code", "_head", "_in_message", "_in_text", "_left", "_on_text", "_reads", "_text", "closed")
+    __slots__ = (
+        "_code",
+        "_head",
+        "_in_message",
+        "_in_text",
+        "_left",
+        "_on_ping",
+        "_on_text",
+        "_ping",
+        "_reads",
+        "_text",
+        "closed",
+    )
 
-    def __init__(self, on_text: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self, on_text: Callable[[bytes], None] | None = None, on_ping: Callable[[bytes], None] | None = None
+    ) -> None:
         """Start before the first frame.
 
         Args:
             on_text: receives each complete text message of a server of up to MAX_TEXT_BYTES that is not compressed.
+            on_ping: receives the payload of each Ping frame of a server.
         """
         self._on_text = on_text
+        self._on_ping = on_ping
+        self._ping: bytearray | None = None
+        """The payload of a Ping frame as far as it has arrived; None outside of one that is answered."""
         self._text = bytearray()
         """The text message that arrives."""
         self._reads = self._in_text = False
@@ -161,6 +186,8 @@ class FollowedFrames:
                 step = min(self._left, size - at)
                 if self._in_text:
                     self._text += data[at : at + step]
+                elif self._ping is not None:
+                    self._ping += data[at : at + step]
                 self._left -= step
                 at += step
             else:
@@ -180,6 +207,9 @@ class FollowedFrames:
                     self._code = bytearray()
                 self.closed = head.opcode == CLOSE or head.opcode not in OPCODES or head.undefined
                 self._begin_payload(head)
+            if not self._left and self._ping is not None and self._on_ping is not None:
+                payload, self._ping = bytes(self._ping), None
+                self._on_ping(payload)
             if not self._left and not self._in_message and not self.closed:
                 found = at
                 if self._in_text:
@@ -191,6 +221,8 @@ class FollowedFrames:
     def _begin_payload(self, head: FrameHead) -> None:
         if head.is_control:
             self._in_text = False
+            if head.opcode == PING and self._on_ping is not None and head.length <= MAX_CONTROL_BYTES:
+                self._ping = bytearray()
             return
         self._in_message = not head.final
         if head.opcode != CONTINUATION:

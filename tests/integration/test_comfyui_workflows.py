@@ -23,14 +23,15 @@ from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
 from regional_agent.converters import comfyui_run, converted_connection
 from regional_agent.converters.image_fetch import ImageFetch
+from regional_agent.jobs.async_requests import request_run
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.integration.test_async_requests import ended
+from tests.integration.test_async_requests import ended, until_shown
 from tests.integration.test_objects import request
 from tests.support import comfyui
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.chats import ask
-from tests.support.comfyui import PNG, ComfyUi, workflow
+from tests.support.comfyui import PNG, ComfyUi, frame, workflow
 from tests.support.jobs import JobClient, job_store
 from tests.support.planet import MODEL, plan
 from tests.support.small_http import Headers, SmallHttp
@@ -296,6 +297,93 @@ async def test_a_workflow_that_takes_too_long_is_interrupted(tmp_path: Path) -> 
         agent.config.policy = replace(agent.config.policy, routes=routes)
         assert (await run(agent, "Wait")).status == 504
         await until(lambda: comfy.running is None and not comfy.pending)
+
+
+@pytest.fixture
+def rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for the history once, and again only when the WebSocket makes it necessary."""
+    monkeypatch.setattr(comfyui_run, "POLL_GROWTH", 1e9)
+    monkeypatch.setattr(comfyui_run, "MAX_WATCHED_POLL_S", 3600.0)
+
+
+@pytest.mark.usefixtures("rarely")
+@pytest.mark.parametrize("kind", ["Wait", "Steps"])
+async def test_the_websocket_shows_the_end_of_a_workflow(tmp_path: Path, kind: str) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        client = await send(agent, kind, "SaveImage")
+        await until(lambda: list(comfy.sockets) == comfy.clients and comfy.histories_asked > 0)
+        comfy.release.set()
+        answer = await client.answer()
+        # Only jobs receive interim responses.
+        assert (answer.status, len(json.loads(answer.body)["images"])) == (200, 1)
+        await until(lambda: not comfy.sockets)
+        refused = await run(agent, "Fail")
+        assert refused.status == 422
+
+
+@pytest.mark.usefixtures("rarely")
+@pytest.mark.parametrize(
+    ("sent", "is_closed_by"),
+    [
+        (b"", "engine"),
+        (b"\x81\x7f" + b"\xff" * 8, "engine"),
+        (frame(8, b"\x03\xe9"), "agent"),
+        (frame(3, b"no opcode"), "agent"),
+        (frame(9, b"ping") * 3000, "agent"),
+    ],
+    ids=["close", "endless message", "Close frame", "bad opcode", "many pings"],
+)
+async def test_a_workflow_ends_without_the_websocket(tmp_path: Path, sent: bytes, is_closed_by: str) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        client = await send(agent, "Wait", "SaveImage")
+        await until(lambda: len(comfy.sockets) == 1 and comfy.histories_asked > 0)
+        (socket,) = comfy.sockets.values()
+        socket.write(sent)
+        if is_closed_by == "engine":
+            socket.close()
+        await until(lambda: not comfy.sockets)
+        comfy.release.set()
+        assert (await client.answer()).status == 200
+        comfy.refuses_sockets = True
+        assert (await run(agent, "SaveImage")).status == 200
+        assert agent.held() == 0
+
+
+async def shows_progress(agent: Agent, comfy: ComfyUi) -> None:
+    """Run a workflow as a job, whose progress is shown."""
+    async with JobClient(agent.traffic) as client:
+        body = workflow("SaveImage", "Steps", "SaveImage", "SaveImage")
+        accepted = await client.http.post(WAIT, json=body, headers={"prefer": "respond-async"})
+        job = accepted.json()["id"]
+        shown = await until_shown(client, job, lambda found: (found["progress"] or {}).get("reported", 0))
+        # One node of four is done, and half of the second one.
+        assert (shown["status"], shown["progress"]) == ("in_progress", {"received_bytes": 0, "reported": 0.37})
+        comfy.release.set()
+        done = await ended(client, job)
+        assert (done["status"], done["result"]["status_code"]) == ("completed", 200)
+
+
+async def test_progress_of_a_workflow_reaches_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy, job_store=job_store(tmp_path / "jobs")) as agent:
+        await shows_progress(agent, comfy)
+
+
+async def test_progress_of_a_workflow_reaches_its_job_in_another_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+    comfy, store = ComfyUi(), job_store(tmp_path / "jobs")
+    away: RegionPlan = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with serving(tmp_path / "there", comfy, region="eu-es") as server:
+        peers = {"eu-es": server.peer}
+        async with running_agent(tmp_path / "here", [], plan=away, peers=peers, job_store=store) as agent:
+            agent.config.policy = replace(agent.config.policy, routes=ROUTES)
+            agent.peers.batch_credits["eu-es"] = 1
+            await shows_progress(agent, comfy)
 
 
 async def test_a_workflow_runs_in_another_region_and_later(tmp_path: Path) -> None:

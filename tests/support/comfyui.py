@@ -1,11 +1,18 @@
-"""A ComfyUI without models: prompts in a queue that runs one at a time, history, files, interruption, as documented."""
+"""A ComfyUI without models: prompts in a queue that runs one at a time, history, files, interruption, as documented.
+
+It sends messages to the WebSocket of the client whose prompt runs.
+
+Messages and their order: main.py, execution.py and comfy_execution/progress.py of ComfyUI.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from email.parser import BytesParser
 from email.policy import HTTP
+from hashlib import sha1
 from typing import Any
 from urllib.parse import parse_qs
 from uuid import uuid4
@@ -16,8 +23,16 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4
 
 
 def workflow(*class_types: str) -> dict[str, Any]:
-    """A prompt with a node of each class: `SaveImage`, `PreviewImage`, `Wait` (until released), `Fail`."""
+    """A prompt with a node of each class: `SaveImage`, `PreviewImage`, `Wait` (until released), `Steps` (half of them
+    before that), `Fail`."""
     return {"prompt": {str(number): {"class_type": name, "inputs": {}} for number, name in enumerate(class_types)}}
+
+
+def frame(opcode: int, payload: bytes) -> bytes:
+    """A whole message as a server sends it."""
+    size = len(payload)
+    length = bytes([size]) if size < 126 else b"\x7f" + size.to_bytes(8, "big")
+    return bytes([0x80 | opcode]) + length + payload
 
 
 class ComfyUi:
@@ -28,6 +43,10 @@ class ComfyUi:
         """Whether `/interrupt` applies to the prompt that it names, as since 2025, or to whatever runs."""
         self.failing_queues = 0
         """Number of requests for the queue that fail."""
+        self.refuses_sockets = False
+        self.sockets: dict[str, asyncio.StreamWriter] = {}
+        """The WebSockets by client."""
+        self.histories_asked = 0
         self.pending: list[tuple[int, str, dict[str, Any], str]] = []
         self.running: tuple[int, str, dict[str, Any], str] | None = None
         self.history: dict[str, Any] = {}
@@ -51,20 +70,56 @@ class ComfyUi:
                 await self._more.wait()
             self.running = self.pending.pop(0)
             self._interrupted.clear()
-            outputs, error = await self._execute(self.running[2])
+            self._send_status()
+            outputs, error = await self._execute(self.running)
             names = ["execution_start", error or "execution_success"]
             status = {
                 "status_str": "error" if error else "success",
                 "completed": not error,
                 "messages": [[name, {"prompt_id": self.running[1]}] for name in names],
             }
-            self.history[self.running[1]] = {"prompt": list(self.running), "outputs": outputs, "status": status}
+            _, prompt_id, _, client = self.running
+            self._send(client, names[1], {"prompt_id": prompt_id})
+            self.history[prompt_id] = {"prompt": list(self.running), "outputs": outputs, "status": status}
             self.running = None
+            self._send_status()
+            self._send(client, "executing", {"node": None, "prompt_id": prompt_id})
 
-    async def _execute(self, prompt: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    def _send(self, client: str, event: str, data: dict[str, Any]) -> None:
+        if client in self.sockets:
+            self.sockets[client].write(frame(1, json.dumps({"type": event, "data": data}).encode()))
+
+    def _send_status(self) -> None:
+        remaining = len(self.pending) + (self.running is not None)
+        for client in self.sockets:
+            self._send(client, "status", {"status": {"exec_info": {"queue_remaining": remaining}}})
+
+    def _send_states(self, client: str, prompt_id: str, states: dict[str, tuple[str, float, float]]) -> None:
+        nodes = {
+            node: {"value": value, "max": maximum, "state": state, "node_id": node, "prompt_id": prompt_id}
+            for node, (state, value, maximum) in states.items()
+        }
+        self._send(client, "progress_state", {"prompt_id": prompt_id, "nodes": nodes})
+
+    async def _execute(self, entry: tuple[int, str, dict[str, Any], str]) -> tuple[dict[str, Any], str]:
+        _, prompt_id, prompt, client = entry
         outputs: dict[str, Any] = {}
+        states: dict[str, tuple[str, float, float]] = {}
+        self._send(client, "execution_start", {"prompt_id": prompt_id})
+        self._send(client, "execution_cached", {"nodes": [], "prompt_id": prompt_id})
         for node, fields in prompt.items():
+            self._send(client, "executing", {"node": node, "display_node": node, "prompt_id": prompt_id})
+            states[node] = ("running", 0.0, 1.0)
+            self._send_states(client, prompt_id, states)
             match fields["class_type"]:
+                case "Steps":
+                    states[node] = ("running", 10, 20)
+                    self._send_states(client, prompt_id, states)
+                    self._send(client, "progress", {"value": 10, "max": 20, "prompt_id": prompt_id, "node": node})
+                    if client in self.sockets:
+                        # A preview image, which is larger than any text message that is read.
+                        self.sockets[client].write(frame(2, b"\0\0\0\1" + bytes(300_000)))
+                    await self.release.wait()
                 case "Wait":
                     waits = [asyncio.create_task(event.wait()) for event in (self.release, self._interrupted)]
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -82,7 +137,24 @@ class ComfyUi:
                 case kind:
                     file = {"filename": f"out {node}.png", "subfolder": "a/b"}
                     outputs[node] = {"images": [file | {"type": "output" if kind == "SaveImage" else "temp"}]}
+                    executed = {"node": node, "display_node": node, "output": outputs[node], "prompt_id": prompt_id}
+                    self._send(client, "executed", executed)
+            states[node] = ("finished", 1.0, 1.0)
+            self._send_states(client, prompt_id, states)
         return outputs, ""
+
+    async def _serve_socket(self, client: str, key: str, writer: asyncio.StreamWriter) -> None:
+        accept = b64encode(sha1(key.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()).decode()
+        writer.write(
+            f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+            f"Sec-WebSocket-Accept: {accept}\r\n\r\n".encode()
+        )
+        self.sockets[client] = writer
+        try:
+            self._send_status()
+            await asyncio.Event().wait()
+        finally:
+            del self.sockets[client]
 
     async def script(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
@@ -111,7 +183,16 @@ class ComfyUi:
                 named = json.loads(received.body or b"{}").get("prompt_id")
                 if not self.targets_interrupts or (self.running is not None and named == self.running[1]):
                     self._interrupted.set()
+            case "GET", ["ws"] if not self.refuses_sockets:
+                assert received.header("sec-websocket-version") == "13"
+                client, key = parse_qs(query)["clientId"][0], received.header("sec-websocket-key")
+                assert key is not None
+                await self._serve_socket(client, key, writer)
+                return
+            case "GET", ["ws"]:
+                status = 404
             case "GET", ["history", prompt_id]:
+                self.histories_asked += 1
                 found = self.history.get(prompt_id)
                 body = json.dumps({} if found is None else {prompt_id: found}).encode()
             case "GET" | "HEAD", ["view"]:

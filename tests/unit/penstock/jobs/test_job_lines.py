@@ -26,7 +26,9 @@ from penstock.jobs.batches.request_line import (
     decode_line,
 )
 from penstock.jobs.response_progress import (
+    PROGRESS_HEADER,
     ResponseProgress,
+    interim_head,
 )
 
 MAX_EVENT_BYTES = 65_536
@@ -155,3 +157,20 @@ def test_an_event_that_is_too_long_ends_the_reading_of_events_only() -> None:
     progress.add(headers, b"x" * (MAX_EVENT_BYTES + 1))
     progress.add(headers, b'\n{"progress": 0.75}\n')
     assert (progress.received_bytes, progress.reported) == (MAX_EVENT_BYTES + 1 + 18 + 20, 0.5)
+
+
+def test_the_progress_of_interim_responses_lasts_until_the_response_that_follows_them() -> None:
+    progress = ResponseProgress()
+    for value, shown in ((0.0, 0.0), (0.5, 0.5), (0.25, 0.25), (1.0, 1.0)):
+        head = interim_head(value)
+        assert head.startswith(b"HTTP/1.1 102 ")
+        progress.add({PROGRESS_HEADER: head.rpartition(b": ")[2].strip()}, b"")
+        assert progress.reported == shown
+    for invalid in (b"", b"2", b"nan", b"0.5", b"0.123", b"-0.10"):
+        progress.add({PROGRESS_HEADER: invalid}, b"")
+        assert progress.reported == 1.0
+    progress.add({b"content-type": b"application/json"}, b"{}")
+    assert (progress.reported, progress.received_bytes) == (1.0, 2)
+    # The response of another attempt.
+    progress.add({b"content-type": b"application/json"}, b"{}")
+    assert progress.reported is None
