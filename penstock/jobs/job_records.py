@@ -105,6 +105,29 @@ def result_file(batch: BatchRecord, file_id: str, name: str, parts: Sequence[Fil
     )
 
 
+class BatchUsage(msgspec.Struct, frozen=True):
+    """What requests of a batch have used, by their accounts."""
+
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    cached_tokens: int = 0
+    models: tuple[str, ...] = ()
+    """The models that they name, in order; two of them where there are more."""
+
+    def plus(self, other: BatchUsage) -> BatchUsage:
+        """Return the sum."""
+        models = self.models if self.models == other.models else tuple(sorted({*self.models, *other.models})[:2])
+        return BatchUsage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.answer_tokens + other.answer_tokens,
+            self.cached_tokens + other.cached_tokens,
+            models,
+        )
+
+
+NOTHING_USED: Final = BatchUsage()
+
+
 class BatchCounts(msgspec.Struct, frozen=True):
     """Requests of a batch that have a result."""
 
@@ -112,6 +135,16 @@ class BatchCounts(msgspec.Struct, frozen=True):
     failed: int = 0
     unrun: int = 0
     """Of the failed ones, those that did not run, because the batch was cancelled or expired."""
+    usage: BatchUsage = NOTHING_USED
+
+    def plus(self, other: BatchCounts) -> BatchCounts:
+        """Return the sum."""
+        return BatchCounts(
+            self.completed + other.completed,
+            self.failed + other.failed,
+            self.unrun + other.unrun,
+            self.usage.plus(other.usage),
+        )
 
 
 class Claim(msgspec.Struct, frozen=True):

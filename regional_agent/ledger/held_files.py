@@ -17,6 +17,8 @@ import msgspec
 import structlog
 
 from adapters.files.plain_file import read_plain_file
+from penstock.answers.token_counts import Usage
+from penstock.jobs.job_records import NOTHING_USED, BatchUsage
 from penstock.ledger.ledger_record import LedgerRecord, unpaid
 from penstock.ledger.spool_format import (
     LENGTH_BYTES,
@@ -42,6 +44,8 @@ class HeldRecords:
         """Hold nothing yet; `files` keep what waits for the store; None without a ledger."""
         self._files = files
         self._by_id: dict[str, list[bytes]] = {}
+        self._usage: dict[str, BatchUsage] = {}
+        """What requests without a result have used, in all runs that their tenant pays for."""
         self._saved: dict[JobResult, list[HeldFile]] = {}
         self._is_abandoned = False
 
@@ -51,6 +55,15 @@ class HeldRecords:
             self._append_unpaid(record)
         else:
             self._by_id.setdefault(request_id, []).append(record)
+
+    def used(self, request_id: str, model: str, usage: Usage | None) -> None:
+        """Count what a finished run has used; None for nothing that its tenant pays for."""
+        tokens = (0, 0, 0) if usage is None else (usage.prompt_tokens, usage.answer_tokens, usage.cached_tokens)
+        self._usage[request_id] = self._usage.get(request_id, NOTHING_USED).plus(BatchUsage(*tokens, (model,)))
+
+    def usage_of(self, request_id: str) -> BatchUsage:
+        """Return what a request has used. It has its result, and is forgotten."""
+        return self._usage.pop(request_id, NOTHING_USED)
 
     async def save(self, result: JobResult, request_ids: Iterable[str] | None = None) -> None:
         """Keep the records of requests on disk, before the store has their result. A repetition changes nothing.

@@ -88,4 +88,7 @@ def end_request(
         finally:
             if context.reservation is not None:
                 settle(proxy.router.requests.authorization.budgets, context, attempt, account)
+    if context.held_records is not None:
+        paid = account.usage if account.charges_tenant else None
+        context.held_records.used(context.request_id, context.asked_for, paid)
     proxy.recorder.record(context, attempt, account)

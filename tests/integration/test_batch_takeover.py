@@ -23,7 +23,7 @@ from adapters.servers.etcd import EtcdServer
 from penstock.jobs import claims, store_paths
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.file_expiry import MAX_UPLOAD_S
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FileRecord, JobSender
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, BatchUsage, Claim, FileRecord, JobSender
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from penstock.ledger.ledger_record import RecordKind
@@ -70,21 +70,21 @@ async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: 
         return results
 
     paused = await claimed(1)
-    paused.add(1, b"1 by 1\n", is_error=False)
+    paused.add(1, b"1 by 1\n", BatchUsage(1, 10, 100, ("m",)), is_error=False)
     await paused.write()
     second = await claimed(2)
     assert (1 in second.done, 2 in second.done) == (True, False)
     paused.add(2, b"2 by 1\n", is_error=False)
     await paused.write()
-    second.add(2, b"2 by 2\n", is_error=True)
-    second.add(2, b"again\n", is_error=True)
+    second.add(2, b"2 by 2\n", BatchUsage(2, 20, 200, ("m",)), is_error=True)
+    second.add(2, b"again\n", BatchUsage(7, 7, 7, ("n",)), is_error=True)
     await second.write()
     await batches.claim(paths, Claim(3, "agent-3", 1, 1e12, 0.0))  # died before it read what there is
     fourth = await claimed(4)
     paused.add(3, b"3 by 1\n", is_error=False)
     await paused.write()
     assert [line for line in range(1, 11) if line in fourth.done] == [1, 2]
-    assert fourth.counts == BatchCounts(1, 1)
+    assert fourth.counts == BatchCounts(1, 1, 0, BatchUsage(3, 30, 300, ("m",)))
     assert [await batches.storage.read(part.path) for part in (*fourth.output, *fourth.errors)] == [
         b"1 by 1\n",
         b"2 by 2\n",

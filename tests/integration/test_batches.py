@@ -158,6 +158,41 @@ async def test_errors_of_requests_are_in_a_file_of_their_own(tmp_path: Path) -> 
         assert errors.keys() == set("bcd")
 
 
+async def test_a_batch_shows_its_model_and_what_its_requests_have_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.01)
+
+    async def uses(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        text = received.body.partition(b"text ")[2][:1]
+        status, body = 200, {"data": [], "usage": {"prompt_tokens": 7, "total_tokens": 7}}
+        if text == b"1":
+            status, body = 400, {"error": {"message": "no"}}
+        elif text == b"2" and len([each for each in e.requests if each.body == received.body]) == 1:
+            status, body = 500, {"error": {"message": "the first run"}}
+        sent = json.dumps(body).encode() if received.body else b""
+        writer.write(
+            b"HTTP/1.1 %d Status\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (status, len(sent), sent)
+        )
+
+    async with engine(uses) as gpu, serving(tmp_path, gpu, ledger=ledger_in(tmp_path)) as (_, client):
+        batch = await client.started(input_file(4))
+        assert (await client.batch(batch)).keys() >= {"model", "usage"}
+        ended = await client.ended(batch)
+        assert ended["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+        assert ended["model"] == MODEL
+        assert ended["usage"] == {
+            "input_tokens": 21,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 21,
+        }
+    records = [record for record in records_in(tmp_path) if record.tenant == "open"]
+    assert sum(record.input_tokens for record in records if not record.is_overhead) == 21
+
+
 async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
     monkeypatch.setattr(batch_run, "RENEW_S", 0.05)

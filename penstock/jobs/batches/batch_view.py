@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.completion_window import expected_at, shown_deadline
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, BatchUsage, Claim
 
 _ENDED_AT: Final = {
     BatchState.COMPLETED: "completed_at",
@@ -55,7 +55,7 @@ def batch_object(
         counts, started_at = end.counts, end.started_at
     elif claim is not None:
         counts, started_at = claim.counts, claim.started_at
-    errors = None
+    usage, errors = counts.usage, None
     if end is not None and end.errors:
         data = [
             {"code": each.code, "message": each.message, "line": each.line, "param": each.param} for each in end.errors
@@ -81,12 +81,25 @@ def batch_object(
         **dict.fromkeys(_ENDED_AT.values()),
         "cancelling_at": (cancelling_at if end is None else end.cancelling_at) or None,
         "request_counts": {"total": record.requests, "completed": counts.completed, "failed": counts.failed},
+        "model": usage.models[0] if len(usage.models) == 1 else None,
+        "usage": _usage_object(usage) if usage.models else None,
         "metadata": record.metadata,
         "expected_completion_at": expected,
     }
     if end is not None:
         shown[_ENDED_AT[end.state]] = _seconds(end.at)
     return shown
+
+
+def _usage_object(usage: BatchUsage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.answer_tokens,
+        # Accounts have no part of the answer; clients require the number.
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.answer_tokens,
+    }
 
 
 def _seconds(at: float | None) -> int | None:

@@ -21,7 +21,17 @@ from penstock.jobs.batches.line_splitter import LineSplitter
 from penstock.jobs.batches.message_batch import MESSAGE_LINES
 from penstock.jobs.batches.request_line import LineProblem, RequestLine, decode_line
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord, result_file
+from penstock.jobs.job_records import (
+    NOTHING_USED,
+    BatchCounts,
+    BatchEnd,
+    BatchRecord,
+    BatchUsage,
+    Claim,
+    FilePart,
+    FileRecord,
+    result_file,
+)
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from penstock.ledger.spool_format import JobResult
@@ -267,23 +277,26 @@ class BatchRun:
             if self._ends_as is None:
                 raise
             found = None
+        usage = self.held_records.usage_of(request_id)
         if found is None:
-            self._add_unrun(number, line, request_id, results)
+            self._add_unrun(number, line, request_id, results, usage)
             return
         if isinstance(found, InternalResponse):
             problem = problem_of(found.status, found.body)
             if problem is None:
                 text = self._lines.result(request_id, line.custom_id, found.status, found.body)
-                results.add(number, text, is_error=found.status >= 400)
+                results.add(number, text, usage, is_error=found.status >= 400)
                 return
         else:
             problem = "response_incomplete", found
-        results.add(number, self._lines.error(request_id, line.custom_id, *problem), is_error=True)
+        results.add(number, self._lines.error(request_id, line.custom_id, *problem), usage, is_error=True)
 
-    def _add_unrun(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
+    def _add_unrun(
+        self, number: int, line: RequestLine, request_id: str, results: Results, usage: BatchUsage = NOTHING_USED
+    ) -> None:
         assert self._ends_as is not None
         text = self._lines.error(request_id, line.custom_id, *UNRUN[self._ends_as])
-        results.add(number, text, is_error=True, is_unrun=True)
+        results.add(number, text, usage, is_error=True, is_unrun=True)
 
     # results and the claim
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.jobs.batches.done_lines import DoneLines, ranges_of
-from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
+from penstock.jobs.job_records import NOTHING_USED, BatchCounts, BatchUsage, Claim, FilePart, Segment
 from penstock.jobs.response_memory import ResponseMemory
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.storage.batch_store import BatchStore
@@ -28,14 +28,16 @@ READ_AT_ONCE: Final = 8
 """Segments that are read at a time after another agent's claim: a batch of hours has thousands."""
 
 
-class _Unwritten(NamedTuple):
+class _Unwritten:
     """Results that are in no segment yet."""
 
-    lines: list[int]
-    output: list[bytes]
-    errors: list[bytes]
-    unrun: list[int]
-    """The lines that did not run."""
+    def __init__(self) -> None:
+        self.lines: list[int] = []
+        self.output: list[bytes] = []
+        self.errors: list[bytes] = []
+        self.unrun = 0
+        """Number of lines that did not run."""
+        self.usage = NOTHING_USED
 
 
 class Results:
@@ -66,7 +68,7 @@ class Results:
         self._claim = claim
         self._number = 0
         """Number of the last segment."""
-        self._unwritten = _Unwritten([], [], [], [])
+        self._unwritten = _Unwritten()
         self._pending: _Unwritten | None = None
         """Results of the next segment. A write that failed may yet arrive, so it is repeated with the same content."""
         self.unwritten_bytes = 0
@@ -96,14 +98,16 @@ class Results:
                         self.done.add_ranges(segment.ranges)
         return tuple(sorted(accepted.items()))
 
-    def add(self, line: int, text: bytes, *, is_error: bool, is_unrun: bool = False) -> None:
+    def add(
+        self, line: int, text: bytes, usage: BatchUsage = NOTHING_USED, *, is_error: bool, is_unrun: bool = False
+    ) -> None:
         """Add the result of a line; `is_unrun`: an error because the line did not run."""
         if self.done.add(line):
             unwritten = self._unwritten
             unwritten.lines.append(line)
             (unwritten.errors if is_error else unwritten.output).append(text)
-            if is_unrun:
-                unwritten.unrun.append(line)
+            unwritten.unrun += is_unrun
+            unwritten.usage = unwritten.usage.plus(usage)
             self.unwritten_bytes += len(text)
             self._held_bytes += len(text) + RECORD_BYTES
             self._memory.hold(len(text) + RECORD_BYTES)
@@ -119,11 +123,11 @@ class Results:
             if not self._unwritten.lines:
                 return
             pending = self._pending = self._unwritten
-            self._unwritten, self.unwritten_bytes = _Unwritten([], [], [], []), 0
+            self._unwritten, self.unwritten_bytes = _Unwritten(), 0
             self._number += 1
         segment = Segment(
             ranges_of(pending.lines),
-            BatchCounts(len(pending.output), len(pending.errors), len(pending.unrun)),
+            BatchCounts(len(pending.output), len(pending.errors), pending.unrun, pending.usage),
             await self._part("output", pending.output),
             await self._part("errors", pending.errors),
         )
@@ -160,10 +164,7 @@ class Results:
         return FilePart(path, len(content), len(lines))
 
     def _count(self, segment: Segment) -> None:
-        before, new = self.counts, segment.counts
-        self.counts = BatchCounts(
-            before.completed + new.completed, before.failed + new.failed, before.unrun + new.unrun
-        )
+        self.counts = self.counts.plus(segment.counts)
         if segment.output is not None:
             self.output.append(segment.output)
         if segment.errors is not None:

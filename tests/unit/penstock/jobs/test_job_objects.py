@@ -19,6 +19,7 @@ from penstock.jobs.job_records import (
     BatchCounts,
     BatchEnd,
     BatchRecord,
+    BatchUsage,
     Claim,
     FilePart,
     FileRecord,
@@ -33,7 +34,8 @@ NO_DEADLINE = 253_402_300_799
 
 SENDER = JobSender("acme", "open")
 RECORD = BatchRecord("b1", SENDER, "file-1", "/v1/embeddings", "24h", 100, 86_500, 10, {"k": "v"})
-CLAIM = Claim(1, "a", 1, 30.0, 110.7, BatchCounts(4, 3, 1), per_s=0.5)
+USAGE = BatchUsage(20, 5, 8, ("small",))
+CLAIM = Claim(1, "a", 1, 30.0, 110.7, BatchCounts(4, 3, 1, USAGE), per_s=0.5)
 NEW = {
     "id": "b1",
     "object": "batch",
@@ -54,6 +56,8 @@ NEW = {
     "cancelled_at": None,
     "cancelling_at": None,
     "request_counts": {"total": 10, "completed": 0, "failed": 0},
+    "model": None,
+    "usage": None,
     "metadata": {"k": "v"},
     "expected_completion_at": None,
 }
@@ -61,6 +65,14 @@ RUNNING = {
     "status": "in_progress",
     "in_progress_at": 110,
     "request_counts": {"total": 10, "completed": 4, "failed": 3},
+    "model": "small",
+    "usage": {
+        "input_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 8},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 25,
+    },
     "expected_completion_at": 206,
 }
 
@@ -284,3 +296,17 @@ def test_a_line_has_one_request_in_every_run() -> None:
     assert len(found) == 6
     assert request_id("b1", 1) in found
     assert all(len(each) == 32 for each in found)
+
+
+def test_usage_of_parts_of_a_batch_is_added() -> None:
+    first, second = (
+        BatchCounts(1, 2, 1, BatchUsage(1, 2, 3, ("b",))),
+        BatchCounts(10, 20, 10, BatchUsage(10, 20, 30, ("b",))),
+    )
+    assert first.plus(second) == BatchCounts(11, 22, 11, BatchUsage(11, 22, 33, ("b",)))
+    several = first.plus(BatchCounts(usage=BatchUsage(models=("a",)))).plus(
+        BatchCounts(usage=BatchUsage(models=("c",)))
+    )
+    assert several.usage == BatchUsage(1, 2, 3, ("a", "b"))
+    claim = replace(CLAIM, counts=several)
+    assert batch_object(RECORD, claim, None, cancelling_at=None, now=1.0)["model"] is None
