@@ -339,14 +339,16 @@ def engine_urls(region_dir: RegionDir) -> list[str]:
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
 
 
-def first_model(region_dir: RegionDir) -> str:
-    """Return a model of the first endpoint.
+def models_served(region_dir: RegionDir) -> list[str]:
+    """Return the models of the endpoints, those of the first endpoint first.
 
     Raises:
         UnusableDirectory: the file has no endpoint with a model.
     """
     try:
-        return str(yaml.safe_load(_text_of(region_dir.endpoints))[0]["models"][0])
+        entries = yaml.safe_load(_text_of(region_dir.endpoints))
+        entries[0]["models"][0]
+        return list(dict.fromkeys(str(model) for entry in entries for model in entry["models"]))
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: has no endpoint; name engines with --engine") from None
 

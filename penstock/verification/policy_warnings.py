@@ -1,5 +1,5 @@
-"""Warnings: rules, pools and prices without effect, past events, maintenance windows that together empty a residency
-class or a DNS name."""
+"""Warnings: rules, pools, patterns and prices without effect, past events, maintenance windows that together empty a
+residency class or a DNS name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from penstock.dns.permitted_regions import permitted_regions
 from penstock.overrides.maintenance import Occurrence, occurrences
-from penstock.policy.adapter_patterns import matches
+from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.models import UNSTATED_COST, CostUnit
 from penstock.policy.kinds.operations import PERIOD_S, MaintenanceWindow, Recurrence
 from penstock.policy.model_versions import reserved_model
@@ -47,6 +47,17 @@ def pool_warnings(policy: Policy) -> Iterator[str]:
             served_by = reserved_model(versions, sender)
             if served_by is not None and not is_open_to(policy.models[served_by], sender):
                 yield f"{versions.name} is served to {sender.name} by {served_by}, which {sender.name} may not use"
+
+
+def tier_warnings(policy: Policy) -> Iterator[str]:
+    """Warnings about patterns of tiers that match no name of a model and no route."""
+    names = (*policy.models, *policy.versions, *(each for model in policy.models.values() for each in model.adapters))
+    routes = [route.name for route in policy.routes if route.offered]
+    for tier in (policy.tiers or {}).values():
+        for what, patterns, known in (("models", tier.models, names), ("routes", tier.routes, routes)):
+            for pattern in patterns or ():
+                if not any(overlap(pattern, name) for name in known):
+                    yield f"tier {tier.name}: {pattern} in `{what}` matches none of the bundle"
 
 
 def price_warnings(policy: Policy) -> Iterator[str]:

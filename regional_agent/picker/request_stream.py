@@ -30,8 +30,7 @@ from regional_agent.picker.processing_request import (
 )
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
-from regional_agent.services.model_list import is_model_page
-from regional_agent.services.service import HEALTH_PATHS, READS
+from regional_agent.services.service import HEALTH_PATHS
 from regional_agent.tenants.token_verifier import KEY_AWAITED
 
 _S = StreamState
@@ -145,7 +144,7 @@ class RequestStream:
             refusal = _CONVERTED
         if preflight is not None:
             self._respond(*preflight)
-        elif refusal is not None and is_model_page(request.path) and request.method in READS:
+        elif refusal is not None and request.route is None and parts.traffic.lists_models(request):
             self._list_models(request)
         elif refusal is not None and request.path in HEALTH_PATHS:
             self._respond(*parts.traffic.health(request.path))

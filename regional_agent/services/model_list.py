@@ -1,12 +1,13 @@
-"""The list of models, which agents create: in OpenAI's format with vLLM's fields for adapters, or in Anthropic's.
+"""The list of models, which agents create: in OpenAI's format with vLLM's fields for adapters, Anthropic's or Ollama's.
 
-Sources: https://platform.openai.com/docs/api-reference/models, vllm/entrypoints/openai/models/protocol.py, and
-https://platform.claude.com/docs/en/api/models/list.
+Sources: https://platform.openai.com/docs/api-reference/models, vllm/entrypoints/openai/models/protocol.py,
+https://platform.claude.com/docs/en/api/models/list, and docs/api.md of https://github.com/ollama/ollama.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -18,6 +19,9 @@ from regional_agent.endpoints.endpoint import Endpoint
 
 PATH: Final = b"/v1/models"
 
+OLLAMA_PATH: Final = b"/api/tags"
+"""The list of Ollama's API."""
+
 ANTHROPIC_HEADER: Final = b"anthropic-version"
 """A header that every request of Anthropic's clients contains."""
 
@@ -28,9 +32,16 @@ EPOCH: Final = "1970-01-01T00:00:00Z"
 """Release time of every model: the value that Anthropic's API specifies for an unknown time."""
 
 
-def is_model_page(path: bytes) -> bool:
+def is_model_page(policy: Policy | None, path: bytes) -> bool:
     """Whether a path is that of the list, or of one model."""
+    if path == OLLAMA_PATH:
+        return policy is not None and ollama_route(policy) is not None
     return path == PATH or path.startswith(PATH + b"/")
+
+
+def ollama_route(policy: Policy) -> Route | None:
+    """The route of chats of Ollama's API; None if the policy does not offer that API."""
+    return next((route for route in policy.routes if route.name == "ollama-chat"), None)
 
 
 def anthropic_route(policy: Policy) -> Route | None:
@@ -49,15 +60,18 @@ def model_page(
     Args:
         permitted: restricts the names; others are absent, as if they did not exist.
         endpoints: the endpoints of this region, which report the adapters.
-        path: `/v1/models`, or `/v1/models/<name>`; slashes in the name may be percent-encoded.
+        path: `/v1/models`, or `/v1/models/<name>`; slashes in the name may be percent-encoded; or `/api/tags`.
         for_anthropic: whether the page has Anthropic's format.
     """
     every = dict.fromkeys((*policy.models, *policy.versions))
     names = [name for name in every if not permitted or _is_permitted(policy, permitted, name)]
-    if path == PATH:
+    if path in (PATH, OLLAMA_PATH):
         loaded = sorted({name for endpoint in endpoints for name in endpoint.reported.adapters} - every.keys())
         adapters = [name for name in loaded if base_model_of(policy, name) and permits_name(permitted, name)]
-        return _list(policy, [*names, *adapters[:MAX_ADAPTERS]], for_anthropic=for_anthropic)
+        names += adapters[:MAX_ADAPTERS]
+        if path == OLLAMA_PATH:
+            return {"models": [_ollama_card(name) for name in names]}
+        return _list(policy, names, for_anthropic=for_anthropic)
     name = unquote(path[len(PATH) + 1 :].decode("latin-1"))
     if name not in names:
         base = base_model_of(policy, name) if name not in every and permits_name(permitted, name) else None
@@ -86,6 +100,12 @@ def _card(policy: Policy, name: str) -> dict[str, Any]:
     is_adapter = name not in policy.models and name not in policy.versions
     parent = base_model_of(policy, name) if is_adapter else None
     return {"id": name, "object": "model", "created": 0, "owned_by": "penstock", "root": name, "parent": parent}
+
+
+def _ollama_card(name: str) -> dict[str, Any]:
+    # Ollama's command line shows the beginning of the digest, and fails without one.
+    card = {"name": name, "model": name, "modified_at": EPOCH, "size": 0, "digest": sha256(name.encode()).hexdigest()}
+    return card | {"details": {"format": "", "family": "", "parameter_size": "", "quantization_level": ""}}
 
 
 def _anthropic_card(name: str) -> dict[str, Any]:

@@ -33,7 +33,14 @@ from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.result_cache.result_cache import AgentResultCache
-from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
+from regional_agent.services.model_list import (
+    ANTHROPIC_HEADER,
+    OLLAMA_PATH,
+    anthropic_route,
+    is_model_page,
+    model_page,
+    ollama_route,
+)
 from regional_agent.services.service import HEALTH_PATHS, JSON, LEDGER_FULL, READS, RoutedService, health_response
 from regional_agent.services.shared_run_service import SharedRunService
 from regional_agent.tenants.token_verifier import KEY_AWAITED
@@ -191,7 +198,7 @@ class TrafficService(RoutedService):
         path = request.path
         if request.route is not None:
             return self._handler_of(refusal, request, connection)
-        if is_model_page(path) and request.method in READS:
+        if self.lists_models(request):
             page = self.models(request, connection.peer_ip)
             if isinstance(page, Refusal):
                 return self._handler_of(page, request, connection)
@@ -322,6 +329,10 @@ class TrafficService(RoutedService):
             options.apply(context)
         return context
 
+    def lists_models(self, request: Request) -> bool:
+        """Whether a request without a route is for the list of models, or for the entry of one."""
+        return request.method in READS and is_model_page(self._config.policy, request.path)
+
     def models(self, request: Request, peer_ip: str) -> tuple[int, list[bytes], bytes] | Refusal:
         """Return status, header lines and body of the list of models, or of the entry of one; or its refusal.
 
@@ -329,14 +340,15 @@ class TrafficService(RoutedService):
             peer_ip: the address of the TCP peer.
         """
         policy = self._config.policy
-        if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
-            # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
-            request.route = anthropic_route(policy)
+        is_anthropic = request.path != OLLAMA_PATH and request.header(ANTHROPIC_HEADER) is not None
+        if policy is not None and (is_anthropic or request.path == OLLAMA_PATH):
+            # The route determines the header of the API key and the format of errors; both follow its API.
+            request.route = anthropic_route(policy) if is_anthropic else ollama_route(policy)
         principal = self._authorization.principal_of(request, peer_ip)
         if isinstance(principal, Refusal) or policy is None:
             return principal if isinstance(principal, Refusal) else NO_POLICY
-        is_anthropic, endpoints = request.route is not None, self._endpoints.every()
-        page = model_page(policy, principal.models, endpoints, request.path, for_anthropic=is_anthropic)
+        for_anthropic, endpoints = is_anthropic and request.route is not None, self._endpoints.every()
+        page = model_page(policy, principal.models, endpoints, request.path, for_anthropic=for_anthropic)
         if page is None:
             name = request.path.rpartition(b"/")[2].decode("latin-1")
             return model_not_found(name)

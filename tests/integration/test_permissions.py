@@ -92,6 +92,13 @@ async def test_a_tenant_sees_and_uses_the_models_of_its_tier_only(tmp_path: Path
         assert (messages.status, json.loads(messages.body)["error"]["type"]) == (404, "not_found_error")
         card = await get(agent, "/v1/models", "x-api-key: some", "anthropic-version: 1")
         assert [model["id"] for model in json.loads(card.body)["data"]] == ["large", "chat-1"]
+        assert (await get(agent, "/api/tags", KEYS["some"])).status == 404, "policy offers no API of Ollama"
+        routes = (*agent.config.policy.routes, *preset_routes("ollama"))
+        agent.config.policy = replace(agent.config.policy, routes=routes)
+        listed = json.loads((await get(agent, "/api/tags", KEYS["some"])).body)["models"]
+        assert [(model["name"], model["model"]) for model in listed] == [("large", "large"), ("chat-1", "chat-1")]
+        refused = await get(agent, "/api/tags", "Authorization: Bearer nothing")
+        assert (refused.status, type(json.loads(refused.body)["error"])) == (401, str), "as Ollama's errors"
 
 
 async def test_an_adapter_needs_a_permission_of_its_own(tmp_path: Path) -> None:

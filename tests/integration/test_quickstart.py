@@ -29,6 +29,7 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
         with running("quickstart", *urls, "--dir", str(tmp_path / "region")) as shown:
             for model in ("llama-3.1-8b", "mistral", "mistral:latest"):
                 assert chat(shown, key_in(shown), model).status_code == 200
+            assert "  models    llama-3.1-8b, mistral\n" in shown
             page = httpx.get(page_in(shown), follow_redirects=True)
             assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
             found = open_region_dir(tmp_path / "region")
@@ -98,5 +99,6 @@ def test_a_second_region_joins_by_an_invitation(tmp_path: Path) -> None:
             where = ("--host", "127.0.0.3", "--place", "FR", "--dir", first, "--file", invitation)
             subprocess.run([find_script("penstock"), "invite", "eu-fr", *where], check=True)
             with running("join", invitation, *engine, "--dir", str(tmp_path / "second")) as joined:
+                assert "  models    llama-3.1-8b\n" in joined
                 answer = chat(joined, key_in(shown))
                 assert (answer.status_code, answer.headers["x-penstock-region"]) == (200, "eu-fr")

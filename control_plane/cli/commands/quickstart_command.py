@@ -26,7 +26,7 @@ RENEWAL_S = 3600.0
 """Interval (s) of the check for certificates that expire soon."""
 
 MAX_SHOWN = 20
-"""Maximum number of models of an engine that are not served, and shown with the reason."""
+"""Maximum number of models that are shown as served, and of an engine's that are shown with why they are not."""
 
 LOCAL = "127.0.0.1"
 
@@ -171,14 +171,14 @@ def _usage_errors() -> Iterator[None]:
 def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     """Run the processes of a region until SIGINT or SIGTERM, or until one of them ends."""
     from adapters.servers.errors import PortTaken, ServerError
-    from control_plane.quickstart.region_dir import engine_urls, first_model
+    from control_plane.quickstart.region_dir import engine_urls, models_served
     from control_plane.quickstart.region_processes import ended, running, wait_served
 
     began_at = time.monotonic()
     for number in STOP_SIGNALS:
         signal.signal(number, _stop)
-    model = first_model(region_dir)
-    summary: Callable[[RegionDir, str, float], str] = _summary if region_dir.has_control_plane else _joined
+    models = models_served(region_dir)
+    summary: Callable[[RegionDir, list[str], float], str] = _summary if region_dir.has_control_plane else _joined
 
     def waiting(reason: str) -> None:
         engines, log = ", ".join(engine_urls(region_dir)), region_dir.path / "logs" / "agent.log"
@@ -189,8 +189,8 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     _renew(region_dir)
     try:
         with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
-            wait_served(region_dir, model, servers, waiting)
-            typer.echo(summary(region_dir, model, time.monotonic() - began_at))
+            wait_served(region_dir, models[0], servers, waiting)
+            typer.echo(summary(region_dir, models, time.monotonic() - began_at))
             renew_at = time.monotonic() + RENEWAL_S
             while not once:
                 time.sleep(WATCH_S)
@@ -314,14 +314,15 @@ def _access(region_dir: RegionDir) -> str:
     return options if region_dir.host == LOCAL else f"{options} --ca-file {region_dir.authority / 'ca.crt'}"
 
 
-def _summary(region_dir: RegionDir, model: str, took_s: float) -> str:
-    key = region_dir.read_api_key()
+def _summary(region_dir: RegionDir, models: list[str], took_s: float) -> str:
+    key, model = region_dir.read_api_key(), models[0]
     base = region_dir.base_url
     return f"""
 Region {region_dir.region} serves after {took_s:.1f} s. Ctrl-C stops it; the same command continues it.
 
   base URL  {base}
   API key   {key}
+  models    {_names(models)}
   page      {region_dir.api_url}/ui  (sign in with the token in {region_dir.admin_token})
   files     {region_dir.path}: policy/ and the settings of both daemons may be edited
 
@@ -334,10 +335,16 @@ print(client.chat.completions.create(model="{model}", messages=[{{"role": "user"
 """
 
 
-def _joined(region_dir: RegionDir, model: str, took_s: float) -> str:
+def _names(models: list[str]) -> str:
+    more = len(models) - MAX_SHOWN
+    return ", ".join(models[:MAX_SHOWN]) + (f" and {more} others" if more > 0 else "")
+
+
+def _joined(region_dir: RegionDir, models: list[str], took_s: float) -> str:
     return f"""
-Region {region_dir.region} joined after {took_s:.1f} s and serves {model}. Ctrl-C stops it; run it again to continue.
+Region {region_dir.region} joined after {took_s:.1f} s. Ctrl-C stops it; run it again to continue.
 
   base URL  {region_dir.base_url}, with the API key of the first region
+  models    {_names(models)}
   files     {region_dir.path}
 """

@@ -124,7 +124,6 @@ OLLAMA_ROUTES: Final = (
             "/api/pull",
             "/api/push",
             "/api/show",
-            "/api/tags",
             "/api/version",
         ),
         ErrorFormat.KSERVE,

@@ -21,7 +21,7 @@ from control_plane.quickstart.region_dir import (
     UnusableDirectory,
     add_engines,
     engine_urls,
-    first_model,
+    models_served,
     open_region_dir,
     require_same,
     write_region_dir,
@@ -85,7 +85,7 @@ def test_a_later_run_finds_the_directory_and_keeps_edits(region_dir: RegionDir) 
         ("engine-2", "http://127.0.0.1:8001", 32),
     ]
     assert set(compile_bundle(read_folder(region_dir.policy)).models) == {"m", "other"}
-    assert first_model(region_dir) == "m"
+    assert models_served(region_dir) == ["m", "other"]
 
 
 def test_a_known_engine_gets_its_further_models_while_the_file_has_no_comments(region_dir: RegionDir) -> None:

@@ -85,7 +85,7 @@ def test_requests_of_the_api_have_a_route(
         ("openai", b"/v1/files/file-1/content", ErrorFormat.OPENAI),
         ("openai", b"/v1/batches", ErrorFormat.OPENAI),
         ("anthropic", b"/v1/messages/batches/b1/results", ErrorFormat.ANTHROPIC),
-        ("ollama", b"/api/tags", ErrorFormat.KSERVE),
+        ("ollama", b"/api/pull", ErrorFormat.KSERVE),
         ("kserve", b"/v2/health/ready", ErrorFormat.KSERVE),
     ],
 )
