@@ -19,6 +19,8 @@ class Amounts:
         """Tokens of the prompt, those of a cache included."""
         self.cached_tokens = 0.0
         self.output_tokens = 0.0
+        self.most_output_tokens = 0.0
+        """Output that the request permits, inf without a limit; 0 if it has none, or if `output_tokens` is known."""
         self.gpu_s = 0.0
         self.money = 0.0
         self.most_money = 0.0

@@ -56,7 +56,7 @@ GPU: Final = 4
 MONETARY: Final = 5
 """What a budget counts: requests, input tokens, output tokens, tokens, GPU seconds, money."""
 
-_COUNTS: Final = {
+COUNTS: Final = {
     BudgetUnit.REQUESTS: ONE,
     BudgetUnit.INPUT_TOKENS: INPUT,
     BudgetUnit.OUTPUT_TOKENS: OUTPUT,
@@ -66,11 +66,7 @@ _COUNTS: Final = {
     BudgetUnit.MONEY_PER_DAY: MONETARY,
     BudgetUnit.MONEY_PER_MONTH: MONETARY,
 }
-
-
-def counted_by(unit: BudgetUnit) -> int:
-    """Return what a budget of a unit counts, one of the numbers above."""
-    return _COUNTS[unit]
+"""What a budget of a unit counts."""
 
 
 class BudgetMeter:
@@ -84,7 +80,7 @@ class BudgetMeter:
             wall: Unix time (s), for budgets of money.
         """
         self.key = key
-        self.counts = _COUNTS[key.unit]
+        self.counts = COUNTS[key.unit]
         """What the budget counts: one of the numbers above."""
         self.is_money = key.unit in MONEY
         self.is_concurrency = key.unit == _CONCURRENT
@@ -199,6 +195,12 @@ class BudgetMeter:
             self._usual += (amount - self._usual) / (USUAL_REQUESTS if self._usual else 1.0)
             self._rest = self.rest(now) - amount
             self._rest_at = now
+
+    def extend(self, amount: float) -> None:
+        """Reserve `amount` in addition, however little is left."""
+        self.unspent -= amount
+        self.held += amount
+        self._rest -= amount
 
     def refuse(self, amount: float, now: float) -> None:
         """Count a request that was refused because of this budget: it is demand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from penstock.accounts.account import Account
@@ -34,11 +35,15 @@ def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -
         input_unit_s = cost.input_unit_s
         amounts.input_tokens = prefill_s / input_unit_s if input_unit_s > 0.0 else 0.0
         amounts.output_tokens = decode_s / cost.output_unit_s
+        if amounts.output_tokens:
+            ask = estimate.ask
+            amounts.most_output_tokens = inf if ask.max_tokens is None else float(ask.max_tokens * ask.count)
     if price is not None:
-        units, ask = cost_units(cost, decode_s), estimate.ask
+        units = cost_units(cost, decode_s)
         amounts.money = price.amount(amounts.input_tokens, 0.0, amounts.output_tokens, units)
         if amounts.output_tokens:
-            most = LONGEST_ANSWER * amounts.output_tokens if ask.max_tokens is None else ask.max_tokens * ask.count
+            most = amounts.most_output_tokens
+            most = most if most < inf else LONGEST_ANSWER * amounts.output_tokens
             amounts.most_money = price.amount(amounts.input_tokens, 0.0, most, units)
     return amounts
 

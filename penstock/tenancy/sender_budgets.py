@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.cost.cost_estimate import ANSWER_TOKENS
 from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import BudgetKey
-from penstock.tenancy.budget_meter import GPU, MONETARY, ONE, BudgetMeter, counted_by
+from penstock.tenancy.budget_meter import BOTH, COUNTS, GPU, MONETARY, ONE, OUTPUT, BudgetMeter
+
+FIRST_TOKENS: Final = 8.0 * ANSWER_TOKENS
+"""Length (tokens) for which an answer reserves output while nothing is known of the sender's answers."""
+
+NEW_WEIGHT: Final = 1.0 / 8.0
+"""Weight of the newest answer in the mean that replaces it."""
 
 NO_AMOUNTS: Final = Amounts(0.0)
 """The amounts of a request that gives back everything."""
@@ -25,14 +32,16 @@ class SenderBudgets:
         self.tenant = tenant
         self.key_budgets = key_budgets
         # Those of which the need is known from the head of a request come first.
-        self.limits = sorted(limits.items(), key=lambda item: counted_by(item[0].unit) != ONE)
+        self.limits = sorted(limits.items(), key=lambda item: COUNTS[item[0].unit] != ONE)
         """The budgets by name."""
-        counts = [counted_by(key.unit) for key in limits]
+        counts = [COUNTS[key.unit] for key in limits]
         self._early = counts.count(ONE)
         self.needs_estimate = self._early < len(counts)
         """Whether the tokens, the GPU time or the cost of requests are limited."""
         self.needs_gpu = GPU in counts
         self.needs_money = MONETARY in counts
+        self.usual_tokens = FIRST_TOKENS
+        """Length (tokens) for which answers reserve output: at first that of long ones, later the mean of recent."""
         self.meters: list[BudgetMeter] = []
         """The meters of `limits`, in the same order."""
         self.generation = -1
@@ -66,6 +75,8 @@ class SenderBudgets:
             left = min([meter.unspent for meter in meters[first:end] if meter.counts == MONETARY])
             if left > amounts.money:
                 amounts.money = left if left < amounts.most_money else amounts.most_money
+        if end > self._early and amounts.most_output_tokens > amounts.output_tokens:
+            self._expect_usual(amounts, meters[first:end])
         for index in range(first, end):
             meter = meters[index]
             meter.take(meter.amount_of(amounts), now)
@@ -73,6 +84,24 @@ class SenderBudgets:
             return BudgetReservation(self, amounts, end)
         held.extend(amounts, end)
         return held
+
+    def _expect_usual(self, amounts: Amounts, meters: list[BudgetMeter]) -> None:
+        """Reserve output for an answer of the usual length, or what is left, if that is more than the estimate."""
+        usual, most, output = self.usual_tokens, amounts.most_output_tokens, amounts.output_tokens
+        factor = (usual if usual < most else most) / output
+        for meter in meters:
+            if meter.counts in (OUTPUT, BOTH, GPU):
+                grows = amounts.gpu_s if meter.counts == GPU else output
+                left = 1.0 + (meter.unspent - meter.amount_of(amounts)) / grows if grows else factor
+                factor = left if left < factor else factor
+        if factor > 1.0:
+            amounts.output_tokens = output * factor
+            amounts.gpu_s *= factor
+
+    def note_answer(self, tokens: float) -> None:
+        """Learn from the length of an answer. Short ones are no sign that the next ones are, too."""
+        tokens = tokens if tokens > ANSWER_TOKENS else ANSWER_TOKENS
+        self.usual_tokens += (tokens - self.usual_tokens) * NEW_WEIGHT
 
 
 class BudgetReservation:
@@ -105,10 +134,23 @@ class BudgetReservation:
         if self._is_settled:
             return
         self._is_settled = True
+        if actual.output_tokens:
+            self.budgets.note_answer(actual.output_tokens)
         reserved, meters = self._amounts, self._meters
         for index in range(self._count):
             meter = meters[index]
             meter.settle(meter.amount_of(reserved), meter.amount_of(actual), now)
+
+    def outgrown(self, output_tokens: float) -> None:
+        """Reserve the output that has arrived, if it is more than was reserved, so that later requests are refused."""
+        amounts, meters = self._amounts, self._meters[: self._count]
+        if self._is_settled or not 0.0 < amounts.output_tokens < output_tokens:
+            return
+        before = [meter.amount_of(amounts) for meter in meters]
+        amounts.gpu_s *= output_tokens / amounts.output_tokens
+        amounts.output_tokens = output_tokens
+        for meter, amount in zip(meters, before, strict=True):
+            meter.extend(meter.amount_of(amounts) - amount)
 
     def give_back(self, now: float) -> None:
         """Give everything back, since the request did not start. A further call does nothing."""

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.answers.token_counts import Usage
+from penstock.cost.cost_estimate import ANSWER_TOKENS
 from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
@@ -208,6 +209,69 @@ async def test_what_was_used_replaces_the_estimate(tmp_path: Path) -> None:
         assert meter(agent, BudgetUnit.TOKENS).spent == 30 - 10 * 0.5 + 20
         assert meter(agent, BudgetUnit.MONEY_PER_DAY).spent == pytest.approx(20 * 0.1 + 20 * 0.2 + 1.0)
         assert 0.0 < meter(agent, BudgetUnit.GPU_SECONDS).spent < 30.0
+
+
+FREE = json.dumps({"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "hello"}]}).encode()
+"""A chat without `max_tokens`."""
+WORD = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+
+
+async def test_a_first_burst_of_long_answers_passes_a_budget_of_tokens_by_one_answer(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    end = b'data: {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 1100}}\n\ndata: [DONE]\n\n'
+
+    async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(WORD))
+        await release.wait()
+        writer.write(chunk(end) + b"0\r\n\r\n")
+
+    async with (
+        engine(answers_at_length) as gpu,
+        running_agent(tmp_path, [gpu.address], slots=1000, queue=1000) as agent,
+    ):
+        limited(agent, Budget(BudgetUnit.TOKENS, STEADY, burst=10_000.0))
+        clients = await asyncio.gather(*(RawClient.connect(agent.traffic) for _ in range(300)))
+        for client in clients:
+            client.send(post(FREE))
+        answered = [asyncio.ensure_future(client.answer()) for client in clients]
+        await until(lambda: sum(task.done() for task in answered) + len(gpu.requests) == 300)
+        release.set()
+        statuses = [(await task).status for task in answered]
+        assert 4 < statuses.count(200) <= 10
+        assert statuses.count(200) + statuses.count(429) == 300
+        await until(lambda: meter(agent, BudgetUnit.TOKENS).held == 0.0)
+        assert meter(agent, BudgetUnit.TOKENS).used <= 11_120
+        for client in clients:
+            client.close()
+
+
+async def test_a_long_stream_takes_from_a_budget_while_it_runs(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        while not release.is_set():
+            writer.write(chunk(WORD) * 20)
+            await asyncio.sleep(0.01)
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    limits = Limits(stall_timeout_s=1.0, idle_linger_s=0.0)
+    async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        limited(agent, Budget(BudgetUnit.TOKENS, STEADY, burst=1_000.0))
+        sender = agent.budgets.of(agent.config.policy.tenants["open"])
+        assert sender is not None
+        sender.usual_tokens = ANSWER_TOKENS
+        running = asyncio.ensure_future(ask(agent, body=FREE))
+        await until(lambda: len(gpu.requests) == 1)
+        found = meter(agent, BudgetUnit.TOKENS)
+        await until(lambda: found.held > 1_000.0)
+        refused = await ask(agent, body=FREE)
+        assert refused.status == 429
+        assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+        release.set()
+        assert (await running).status == 200
+        await until(lambda: found.held == 0.0)
+        assert found.used > 1_000.0
 
 
 async def test_answers_that_are_longer_than_expected_do_not_exceed_money_together(tmp_path: Path) -> None:

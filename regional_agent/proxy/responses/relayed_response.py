@@ -244,6 +244,8 @@ class RelayedResponse:
         has_output = has_news and self._has_output(delivered)
         if has_output:
             self.attempt.progressed(now)
+            if self._context.reservation is not None:
+                self._context.reservation.outgrown(float(self._delivered))
         if has_output or waits_for_client:
             self._output_at = now
         elif has_news or now - waits_since <= idle_s:

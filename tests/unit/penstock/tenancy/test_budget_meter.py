@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from math import exp, inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -410,6 +412,14 @@ def costing(money: float, most: float) -> Amounts:
     return amounts
 
 
+def answering(output: float = 211.0) -> Amounts:
+    """A request without a limit of its own; its answer takes 10 ms of GPU time for each token."""
+    amounts = Amounts()
+    amounts.input_tokens, amounts.output_tokens, amounts.most_output_tokens = 40.0, output, inf
+    amounts.gpu_s = output / 100.0
+    return amounts
+
+
 class TestSender:
     BUDGETS = (
         Budget(BudgetUnit.TOKENS, 3000.0),
@@ -455,6 +465,76 @@ class TestSender:
         used = needing(1000.0)
         used.cached_tokens = 800.0
         assert of.meters[0].amount_of(used) == 400.0
+
+    @pytest.mark.parametrize("unit", [BudgetUnit.TOKENS, BudgetUnit.OUTPUT_TOKENS, BudgetUnit.GPU_SECONDS])
+    @pytest.mark.parametrize("length", [1100.0, 1600.0])
+    def test_a_first_burst_of_long_answers_passes_a_budget_by_one_answer(self, unit: BudgetUnit, length: float) -> None:
+        of = sender(Budget(unit, 10_000.0))
+        tried = [of.reserve(answering(), 0.0) for _ in range(1000)]
+        admitted = [each for each in tried if isinstance(each, BudgetReservation)]
+        used = answering(length)
+        for each in admitted:
+            each.settle(used, 1.0)
+        (meter,) = of.meters
+        assert len(admitted) > 4
+        assert meter.used <= 10_000.0 + meter.amount_of(used)
+        assert (meter.held, meter.used) == (0.0, len(admitted) * meter.amount_of(used))
+
+    def test_answers_of_known_length_reserve_no_more(self) -> None:
+        of = sender(Budget(BudgetUnit.TOKENS, 10_000.0))
+        for _ in range(40):
+            of.note_answer(211.0)
+        admitted = [of.reserve(answering(), 60.0) for _ in range(1000)]
+        assert sum(isinstance(each, BudgetReservation) for each in admitted) == pytest.approx(10_000 / 251, abs=5)
+
+    def test_no_more_is_reserved_than_the_request_permits_and_no_short_answer_is_relied_on(self) -> None:
+        of = sender(Budget(BudgetUnit.OUTPUT_TOKENS, 10_000.0))
+        for _ in range(100):
+            of.note_answer(3.0)
+        for needed, most, reserved in ((5.0, inf, 211.0), (5.0, 50.0, 50.0), (300.0, inf, 300.0), (5.0, 0.0, 5.0)):
+            amounts = answering(needed)
+            amounts.most_output_tokens = most
+            one = of.reserve(amounts, 0.0)
+            assert isinstance(one, BudgetReservation)
+            assert of.meters[0].held == pytest.approx(reserved, rel=1e-3)
+            one.give_back(0.0)
+
+    def test_a_stream_that_outgrows_its_reservation_leaves_nothing_for_later_requests(self) -> None:
+        of = sender(Budget(BudgetUnit.TOKENS, 2_000.0), Budget(BudgetUnit.GPU_SECONDS, 50.0), amount=1e9)
+        of.usual_tokens = 211.0
+        stream = of.reserve(answering(), 0.0)
+        assert isinstance(stream, BudgetReservation)
+        left = [meter.unspent for meter in of.meters]
+        stream.outgrown(200.0)
+        assert [meter.unspent for meter in of.meters] == left
+        stream.outgrown(1_900.0)
+        tokens, gpu = of.meters
+        assert tokens.held == pytest.approx(1_940.0)
+        assert gpu.held == pytest.approx(2.11 * 1_900 / 211)
+        assert of.reserve(answering(), 0.0) is tokens
+        assert tokens.remaining(0.0) == pytest.approx(60.0)
+        stream.settle(answering(1_950.0), 1.0)
+        stream.outgrown(9_000.0)
+        assert (tokens.held, tokens.used) == (0.0, 1_990.0)
+
+    @pytest.mark.parametrize("limit", [10_000.0, 60_000.0])
+    def test_ordinary_traffic_is_not_refused(self, limit: float) -> None:
+        """Half of the budget, requests at random times, lengths that vary as those of chats do, 40 tokens a second."""
+        rng, of = Random(1), sender(Budget(BudgetUnit.TOKENS, limit))
+        of.meters[0].lose(0.0, 1, 0.0)
+        of.meters[0].unspent = limit
+        running: list[tuple[float, int, BudgetReservation, float]] = []
+        now, sent = 0.0, 0
+        while now < 600.0:
+            now, sent = now + rng.expovariate(limit / 60.0 / 2.0 / 251.0), sent + 1
+            while running and running[0][0] <= now:
+                ended_at, _, ended, length = heappop(running)
+                ended.settle(answering(length), ended_at)
+            one = of.reserve(answering(), now)
+            assert isinstance(one, BudgetReservation), f"request {sent}, at {now:.1f} s"
+            length = rng.lognormvariate(5.03, 0.8)
+            heappush(running, (now + length / 40.0, sent, one, length))
+        assert sent > 100
 
     def test_money_is_a_unit_of_its_own(self) -> None:
         assert not sender(*self.BUDGETS).needs_money
