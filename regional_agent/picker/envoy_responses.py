@@ -159,6 +159,11 @@ def response_headers(changes: bytes) -> bytes:
     return with_length(TO_RESPONSE_HEADERS, with_length(1, with_length(2, changes)))
 
 
+def response_trailers(changes: bytes) -> bytes:
+    """Return the message that changes the trailers of a response; `changes` are fields of `HeaderMutation`."""
+    return with_length(TO_RESPONSE_TRAILERS, with_length(1, changes))
+
+
 def body_chunks(kind: int, body: bytes | bytearray, *, ends: bool) -> list[bytes]:
     """Return the messages that send a part of a body on, at least one.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.answers.answer_errors import AnswerError
-from regional_agent.http.headers.header_rules import Header
+from penstock.routing.reasons import Reason
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
@@ -18,6 +19,7 @@ from regional_agent.proxy.responses.relayed_response import outcome_of_answer
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.upstream.response_head import ResponseHead
 
 _OK: Final = Outcome.OK
@@ -58,6 +60,8 @@ class ObservedResponse:
         self._has_id = False
         """Whether the identifier of the object that the response creates has arrived."""
         self._status = head.status
+        self._failure: Reason | None = None
+        """Why the response is incomplete, as the agent of another region states at its end."""
         self._began_at = now
         self._first_byte_at: float | None = None
         self._delivered = 0
@@ -131,9 +135,15 @@ class ObservedResponse:
         if attempt is not None:
             attempt.progressed(now)
 
-    def use_trailers(self, trailers: Sequence[Header]) -> None:
-        """Use the status in the trailers of a response over gRPC, as an HTTP status; one without it has failed."""
-        if self._status == 200:
+    def use_trailers(self, trailers: Sequence[Header], *, over_grpc: bool) -> None:
+        """Use the status in the trailers of a response over gRPC, as an HTTP status; one without it has failed.
+
+        In those of another region, use why the response is incomplete.
+        """
+        if self._attempt is not None and self._attempt.from_peer:
+            reason = dict(trailers).get(REFUSAL_HEADER)
+            self._failure = None if reason is None else REASONS.get(reason, Reason.ENGINE_FAILED)
+        elif over_grpc and self._status == 200:
             self._status = grpc_requests.http_status(trailers) or _WITHOUT_STATUS
 
     def on_end(self, now: float) -> bytes:
@@ -174,6 +184,8 @@ class ObservedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a whole response; charges the endpoint for an error in it."""
+        if self._failure is not None:
+            return outcome_of_failure(self._failure, own_deadline=self._context.own_deadline)
         if self._attempt is None:
             return _OK if self._status < 400 else Outcome.ENGINE_ERROR
         parser = None if self._intake is None else self._intake.parser

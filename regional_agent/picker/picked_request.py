@@ -17,7 +17,7 @@ from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import Header
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts, StreamState
 from regional_agent.picker.observed_response import ObservedResponse
@@ -242,7 +242,7 @@ class PickedRequest:
         """Read a part of the response, and return to Envoy what the client receives."""
         observed, now = self._observed(), self._proxy.clock()
         if ends and self._talk.is_grpc:
-            observed.use_trailers(())
+            observed.use_trailers((), over_grpc=True)
         passed = observed.on_body(chunk, now)
         if ends:
             passed += observed.on_end(now)
@@ -258,14 +258,14 @@ class PickedRequest:
     def on_response_trailers(self, trailers: list[Header]) -> None:
         """Process the trailers, which end the response."""
         observed = self._observed()
-        if self._talk.is_grpc:
-            observed.use_trailers(trailers)
+        observed.use_trailers(trailers, over_grpc=self._talk.is_grpc)
         rest = observed.on_end(self._proxy.clock())
         if not self._begins(observed):
             return
         if rest and self._talk.response_mode == FULL_DUPLEX_STREAMED:
             self._talk.send_response_part(rest, ends=False)
-        self._talk.send(envoy_responses.unchanged(envoy_responses.TO_RESPONSE_TRAILERS))
+        kept = trailers if self._talk.is_grpc else [each for each in trailers if each[0] != REFUSAL_HEADER]
+        self._talk.send(envoy_responses.response_trailers(envoy_responses.header_changes(trailers, kept)))
         self._complete(observed)
 
     def _observed(self) -> ObservedResponse:

@@ -69,9 +69,9 @@ async def entry(
         yield origin, front
 
 
-async def ask(front: Address, *headers: str) -> Answer:
+async def ask(front: Address, *headers: str, host: bytes = b"api.example.com") -> Answer:
     client = await RawClient.connect(front)
-    client.send(post(BODY, *headers))
+    client.send(post(BODY, *headers).replace(b"Host: test", b"Host: " + host))
     answer = await client.answer()
     client.close()
     return answer
@@ -95,16 +95,19 @@ REFUSALS: list[tuple[Script, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("script", "reason"), REFUSALS)
+@pytest.mark.parametrize(
+    ("script", "reason", "host"),
+    [*((*each, b"api.example.com") for each in REFUSALS), (*REFUSALS[0], b"eu.api.example.com")],
+)
 async def test_what_another_region_refuses_or_fails_is_sent_to_an_endpoint_of_this_one(
-    script: Script, reason: str, tmp_path: Path
+    script: Script, reason: str, host: bytes, tmp_path: Path
 ) -> None:
     async with (
         engine(script) as far,
         engine(streams) as near,
         entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
     ):
-        answer = await ask(front, "x-penstock-retry: failed")
+        answer = await ask(front, "x-penstock-retry: failed", host=host)
         assert (answer.status, answer.headers.get("x-penstock-region")) == (200, "eu-de"), answer
         assert len(far.requests) == len(near.requests) == 1
         assert reads(far.requests[0], origin, "eu-es")
@@ -263,3 +266,24 @@ async def test_a_credit_of_the_next_region_is_spent_only_if_it_serves(refuses: b
         assert origin.peers.spent == (["eu-es", "us-east"] if refuses else ["eu-es"])
         running.close()
         await until(lambda: origin.held() == 0)
+
+
+async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that_it_has_there(tmp_path: Path) -> None:
+    """Its agent ends the response with an error, and states the reason in the trailers."""
+
+    async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(EVENT.replace(b'"stop"', b"null").partition(b"data: [DONE]")[0]))
+        await writer.drain()
+        writer.close()
+
+    async with (
+        engine(breaks_off) as far,
+        engine(streams) as near,
+        running_agent(tmp_path / "es", [far.address], region="eu-es", anonymous=None) as spain,
+        entry(tmp_path, [near], {"eu-es": spain.peer}) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert answer.status == 200
+        assert b'"code":"engine_failed"' in answer.body
+        await until(lambda: origin.counted() == spain.counted() == {"engine_cut": 1.0})
+        assert near.requests == []

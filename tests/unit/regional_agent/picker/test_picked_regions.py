@@ -25,6 +25,7 @@ from tests.support.picker_streams import (
     response_body,
     response_head,
     set_headers,
+    trailers,
 )
 from tests.support.planet import MODEL, plan
 from tests.support.wait import until
@@ -78,6 +79,27 @@ async def test_a_failed_region_is_replaced_by_a_permitted_one(tmp_path: Path) ->
         for stream in streams:
             stream.stream.close()
         assert (agent.held(), agent.waiting()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        ({}, "ok"),
+        ({"x-penstock-refusal": "deadline_passed"}, "timed_out"),
+        ({"x-penstock-refusal": "of a later release"}, "engine_cut"),
+    ],
+)
+async def test_the_trailers_of_another_region_state_the_outcome_to_this_agent_alone(
+    given: dict[str, str], outcome: str, tmp_path: Path
+) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with running_agent(tmp_path, [HERE], plan=away, peers={"eu-es": SPAIN}) as agent:
+        stream = PickerStream(parts_of(agent, forwards=True))
+        stream.receive(head(), body(CHAT))
+        stream.receive(response_head(200, JSON_TYPE), response_body(ANSWER), trailers("response_trailers", given))
+        assert agent.counted() == {outcome: 1.0}
+        mutation = stream.sent[-1].response_trailers.header_mutation
+        assert list(mutation.remove_headers) == list(given)
 
 
 @pytest.mark.parametrize(
