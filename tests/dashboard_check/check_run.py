@@ -19,7 +19,8 @@ from lab.demo.screen import Screen
 from lab.demo.story import Story
 from lab.planet.configs import control_plane_urls
 from lab.planet.planet import Planet
-from tests.dashboard_check.fleet_events import change_policy, inject_engine_faults, set_override
+from tests.dashboard_check.fleet_events import change_policy, inject_engine_faults, repeat_chat, set_override
+from tests.dashboard_check.on_demand_agent import SITE, on_demand_agent
 from tests.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
 from tests.dashboard_check.prometheus import PrometheusServer, find_prometheus
 from tests.dashboard_check.prometheus_api import PrometheusApi
@@ -49,8 +50,11 @@ async def check(dashboards: Path, out: Path, console: Console) -> dict[str, Any]
     find_prometheus()
     read_queries(dashboards, 60)
     inputs = gather(None, None, None, PACE, Random(SEED))
-    async with demo_fleet(inputs, out / "logs", more_ports=[PROMETHEUS_PORT]) as planet:
-        prometheus = _prometheus(planet, dashboards)
+    async with (
+        demo_fleet(inputs, out / "logs", more_ports=[PROMETHEUS_PORT]) as planet,
+        on_demand_agent(planet.directory / SITE) as on_demand,
+    ):
+        prometheus = _prometheus(planet, on_demand, dashboards)
         try:
             await asyncio.to_thread(planet.start)
             await asyncio.to_thread(prometheus.start)
@@ -95,6 +99,7 @@ async def _ask_after_story(
         api = PrometheusApi(client)
         story = Story(planet, inputs, Screen(console))
         group.create_task(_inject_events(planet))
+        group.create_task(repeat_chat(planet))
         # The scenario ends with killed control planes, so missing targets are read before the first kill.
         missing = group.create_task(_missing_targets(api))
         await story.run()
@@ -117,9 +122,9 @@ async def _missing_targets(api: PrometheusApi) -> list[str]:
     return await api.missing_targets()
 
 
-def _prometheus(planet: Planet, dashboards: Path) -> PrometheusServer:
-    """Return a Prometheus with the target labels that dashboards/README.md requires."""
-    agents = []
+def _prometheus(planet: Planet, on_demand: str, dashboards: Path) -> PrometheusServer:
+    """Return a Prometheus with the target labels that dashboards/README.md requires, and `on_demand` as a target."""
+    agents = [{"targets": [on_demand], "labels": {"site": SITE, "agent": "a"}}]
     for name, where in planet.admin_urls().items():
         site, _, agent = name.partition("/")
         agents.append({"targets": [where.removeprefix("http://")], "labels": {"site": site, "agent": agent}})

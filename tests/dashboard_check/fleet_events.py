@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -31,6 +33,23 @@ queue."""
 
 OVERRIDE = {"kind": "weight", "region": "eu-gb", "value": 0.9, "reason": "dashboard check", "expires_in_s": FAULTS_S}
 
+RESULT_CACHE = {
+    "apiVersion": "penstock/v1",
+    "kind": "ResultCache",
+    "name": "dashboard-check",
+    "routes": ["openai-chat-completions"],
+    "tenants": ["*"],
+    "max_age_s": 600,
+    "max_response_bytes": 65536,
+    "max_bytes": 1_000_000,
+    "price_percent": 10,
+}
+"""A document that CHANGED adds to the policy."""
+
+REPEATED = {"model": CHAT_8B, "messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 8}
+REPEATED_S, REPEAT_EVERY_S = 120.0, 1.0
+"""A chat whose response may be kept, for how long (s) the region US receives it, and its interval (s)."""
+
 CHANGED = ("models.yaml", "expected_service_s: 2.5", "expected_service_s: 2.6")
 """File of the policy, old text and new text: a change that starts a rollout."""
 
@@ -57,6 +76,18 @@ def change_policy(folder: Path) -> None:
     name, old, new = CHANGED
     path = folder / name
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    (folder / "result_cache.yaml").write_text(json.dumps(RESULT_CACHE), encoding="utf-8")
+
+
+async def repeat_chat(planet: Planet) -> None:
+    """Send one chat again and again, whose response is kept once the changed policy is in force."""
+    entry = url(planet.ports[agent_port(US, planet.topology.region(US).agents[0], "traffic")])
+    headers = {"authorization": f"Bearer {TENANT_KEYS['open']}"}
+    async with httpx.AsyncClient(base_url=entry, headers=headers, timeout=5) as client:
+        for _ in range(int(REPEATED_S / REPEAT_EVERY_S)):
+            with suppress(httpx.HTTPError):
+                await client.post("/v1/chat/completions", json=REPEATED)
+            await asyncio.sleep(REPEAT_EVERY_S)
 
 
 async def set_override(planet: Planet, admin_token: str) -> None:

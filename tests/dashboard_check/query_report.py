@@ -12,7 +12,11 @@ from tests.dashboard_check.panel_queries import Query, QueryKind
 
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_demand_requests_per_second:(usual|avg1h offset)": "the run has no week before it",
-    r"penstock_agent_(wake_attempts_total|endpoint_asleep|model_without_room)": "no model of the demo is on demand",
+    r"penstock_demand_requests_per_second:growth10m": "the run lasts less than ten minutes",
+    r"penstock_demand_requests_per_second:max\[5m\]": "the run lasts less than ten minutes",
+    r"penstock_agent_(wake_attempts_total.*failed|model_without_room)": "all models find room and wake",
+    r"penstock_agent_endpoint_asleep": "the endpoint of models on demand has one loaded at any time",
+    r"penstock_standby_takeover_seconds": "no region of the demo is a standby",
     r"penstock_agent_burst_": "no endpoint of the demo is a burst endpoint",
     r"penstock_agent_quality_pairs_total": "no rollout of the demo scores pairs of answers",
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
