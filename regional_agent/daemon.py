@@ -204,7 +204,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             readiness=readiness,
         )
         metrics.connections.listeners = {name: listener.counts for name, listener in listeners.items()}
-        served: list[Drainable] = [listeners["traffic"], listeners["peer"]]
+        served: list[Drainable] = [jobs, listeners["traffic"], listeners["peer"]]
         if settings.picker_listen is not None:
             picker_tls = None
             if tls.picker is not None:
@@ -227,7 +227,6 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         print_line(msgspec.json.encode({"stopping": settings.name, "within_s": grace_s + CLOSE_S}).decode())
         await service_manager.stopping(grace_s + CLOSE_S)
         await runtime.withdraw()
-        await jobs.stop()
         await copies.stop()
         cut = await drain_all(served, grace_s, proxy.shut_down, hurry)
         listeners["admin"].stop_accepting()

@@ -378,11 +378,17 @@ class OpenJob(NamedTuple):
     """Unix time (s)."""
     mark: str
     """Path of its mark."""
+    is_given_up: bool = False
+    """Whether its last agent has given it up, so that any agent may run it at once."""
 
 
-def open_job(mark: str) -> OpenJob | None:
+GIVEN_UP: Final = b"given up"
+"""Content of the mark of a job that its agent has given up; that of any other job is empty."""
+
+
+def open_job(mark: str, size_bytes: int = 0) -> OpenJob | None:
     """Return the job of a mark; None for another object. A mark of an earlier release has no deadline: 0."""
     found = _OPEN.fullmatch(mark)
     if found is None or not is_job(found[2]):
         return None
-    return OpenJob(JobPaths(found[1], found[2]), float(found[3] or 0), mark)
+    return OpenJob(JobPaths(found[1], found[2]), float(found[3] or 0), mark, size_bytes > 0)

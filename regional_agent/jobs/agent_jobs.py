@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from penstock.jobs.batches.item_results import MAX_RESULT_BYTES
 from penstock.jobs.job_records import JobSender
@@ -15,6 +16,7 @@ from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
+from regional_agent.jobs.async_requests.request_run import RequestRun
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.record_settlement import Settlement
@@ -28,6 +30,9 @@ from regional_agent.jobs.webhooks.webhook_sender import WebhookSender
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.services.job_service import JobService
+
+DRAIN_POLL_S: Final = 0.2
+"""Interval (s) of looks for jobs that no target has any more, while the agent stops."""
 
 
 class AgentJobs:
@@ -67,6 +72,7 @@ class AgentJobs:
         self.webhooks = WebhookSender(stores, keys, client, metrics, rng)
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker, keys)
         self._tasks: list[asyncio.Task[None]] = []
+        """First the one that starts jobs."""
 
     def _connect(self, sender: JobSender, region: str, deadline_at: float) -> tuple[JobService, InternalRequests]:
         service = JobService(self._reader, self._proxy, self._config, region, sender, deadline_at)
@@ -84,8 +90,38 @@ class AgentJobs:
         }
         self._tasks = [keep_running(name, run) for name, run in parts.items()]
 
+    # Drainable
+
+    def hand_over(self) -> None:
+        """Do nothing: see `wait_drained`."""
+
+    def stop_accepting(self) -> None:
+        """Do nothing: jobs arrive at the listeners."""
+
+    def refuse_uploads(self) -> None:
+        """Do nothing: the listeners do."""
+
+    async def wait_drained(self, grace_s: float) -> bool:
+        """Wait up to `grace_s` (s) for the asynchronous requests that a target has, and give up all other jobs at once,
+        which another agent runs."""
+        until = time.monotonic() + grace_s
+        await cancel(self._tasks[:1])
+        while not await self.worker.stop(self._is_at_target) and time.monotonic() < until:
+            await self.worker.wait_for_end(DRAIN_POLL_S)
+        return await self.worker.stop()
+
+    async def drain(self, grace_s: float) -> int:
+        """Stop all jobs."""
+        await self.stop()
+        return 0
+
+    def _is_at_target(self, run: RequestRun) -> bool:
+        """Whether a request has a response, or a target that may be running it: another run would be a further one."""
+        contexts = (exchange.context for exchange in self._proxy.active)
+        return run.has_response or any(each.attempts and each.held_records is run.held_records for each in contexts)
+
     async def stop(self) -> None:
-        """Stop all batches; other agents, or the next start, continue them."""
+        """Stop all jobs; other agents, or the next start, continue them."""
         await cancel(self._tasks)
         await self.worker.stop()
         await self.routes.completions.stop()

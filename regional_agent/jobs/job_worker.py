@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.fleet.jobs_report import MAX_BATCHES, MAX_TEXT, BatchReport, JobsReport
@@ -96,12 +95,15 @@ class JobWorker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         """Monotonic time (s) of the next look at a job."""
+        self._held_until: dict[str, float] = {}
+        """The same of a job that another agent runs, unless that agent gives it up."""
         self._claims_seen = UnchangedValues()
         """The ends of the newest claims of jobs that other agents run."""
         self._losses = StoreLosses()
         self.queue: Final = RequestQueue()
         self._paces = PaceExchange(agent.region, agent.name, self.queue)
-        self._stopping = False
+        self._left: set[str] = set()
+        """Jobs that this agent has given up because it stops."""
         self.problem = ""
         """Why the store cannot be used; empty while it can."""
 
@@ -122,15 +124,24 @@ class JobWorker:
             # Agents look at different times.
             await wait_for_event(self._wake, at_least_s=0.2, at_most_s=POLL_S * (0.75 + self._rng.random() / 2))
 
-    async def stop(self) -> None:
-        """Stop all runs, and give up their claims. Called after `run` was cancelled."""
-        runs: list[BatchRun | RequestRun] = [*self._batches.values(), *self._requests.values()]
-        self._stopping = True
-        await cancel(self._tasks.values())
+    async def stop(self, is_kept: Callable[[RequestRun], bool] = lambda run: False) -> bool:
+        """Stop all runs but those of kept requests, and give up their claims; returns whether none is left. Called
+        after `run` was cancelled."""
+        runs: list[BatchRun | RequestRun] = [*self._batches.values()]
+        runs += [run for run in self._requests.values() if not is_kept(run)]
+        names = [run.record.id for run in runs if run.record.id in self._tasks]
+        self._left.update(names)
+        await cancel([self._tasks[name] for name in names])
         with suppress(StoreUnavailable):
             await asyncio.gather(*(run.give_up() for run in runs))
         for run in runs:
             run.held_records.abandon()
+        return not self._requests
+
+    async def wait_for_end(self, timeout_s: float) -> None:
+        """Return after a time, or earlier when a job that this agent runs has ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def wait(self, job: str, timeout_s: float) -> None:
         """Return after a time, or earlier when this agent no longer runs a job that it runs now."""
@@ -203,6 +214,8 @@ class JobWorker:
         now = time.monotonic()
         if len(self._not_before) > MAX_TRACKED:
             self._not_before.clear()
+        if len(self._held_until) > MAX_TRACKED:
+            self._held_until.clear()
         jobs = fair_order(await store.batches.open_jobs(), self._tasks.keys(), self._rng)
         region = store.batches.region
         usable_s = self._losses.usable_s(region, time.monotonic())
@@ -212,6 +225,8 @@ class JobWorker:
         for job in jobs:
             paths = job.paths
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
+                continue
+            if not job.is_given_up and self._held_until.get(paths.id, 0.0) > now:
                 continue
             running, limit = (
                 (self._batches, MAX_BATCHES) if store_paths.is_batch(paths.id) else (self._requests, concurrency)
@@ -229,6 +244,8 @@ class JobWorker:
                 claim = None if record is None else await self._claim(store.batches, paths, usable_s)
                 if record is not None and claim is not None:
                     await self._start(store, paths, record, claim)
+                    if job.is_given_up:
+                        await store.batches.storage.put(job.mark, b"")
             except UnreadableRecord as error:
                 log.warning("a job cannot be read", job=paths.id, error=str(error))
                 self._not_before[paths.id] = now + UNREADABLE_S
@@ -275,7 +292,7 @@ class JobWorker:
         agent = name if jobs.region == own else f"{own}/{name}"
         if not may_claim(newest, agent, self._agent.epoch, now, unchanged_s, usable_s):
             assert newest is not None
-            self._not_before[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
+            self._held_until[paths.id] = time.monotonic() + min(newest.until - now, LEASE_S)
             return None
         claim = next_claim(newest, agent, self._agent.epoch, now)
         return claim if await jobs.claim(paths, claim) else None
@@ -287,7 +304,7 @@ class JobWorker:
         if isinstance(sender, Refusal):
             if store.batches.region != self._stores.region:
                 # Another region may be permitted to finish the job.
-                await store.batches.renew(paths, replace(claim, until=0.0))
+                await store.batches.give_up(record, claim)
                 self._not_before[record.id] = time.monotonic() + UNREADABLE_S
             elif sender.retry_after_s is None:
                 await self._fail(store.batches, record, claim, sender)
@@ -345,7 +362,7 @@ class JobWorker:
             elif isinstance(run, RequestRun) and end is not None and end.state is JobState.COMPLETED:
                 self.queue.ended(run.record, time.monotonic() - started_at)
         finally:
-            if not self._stopping:
+            if job not in self._left:
                 run.held_records.abandon()
             run.free_memory()
             self._batches.pop(job, None)

@@ -561,3 +561,53 @@ async def test_a_queued_request_shows_when_it_will_start(tmp_path: Path, monkeyp
             for job in jobs:
                 done = await ended(client, job)
                 assert (done["expected_start_at"], done["expected_completion_at"]) == (None, None)
+
+
+async def test_an_agent_that_stops_completes_what_engines_have_and_leaves_the_rest_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (batch_run, claims, job_worker, request_run):
+        monkeypatch.setattr(module, "LEASE_S", 3600.0)
+    monkeypatch.setattr(job_worker, "POLL_S", 0.1)
+    release = asyncio.Event()
+    store = job_store(tmp_path / "store")
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path / "a", gpu, slots=1, queue=0, job_store=store) as (agent, client),
+    ):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        waiting = (await submit(client, {"model": MODEL, "input": "waits"})).json()["id"]
+        await until(lambda: agent.waiting() == 1)
+        batch = await client.started(input_file(2))
+        await until(lambda: batch in agent.jobs.worker.status()["batches"])
+        async with serving(tmp_path / "b", gpu, name="agent-2", job_store=store) as (other, _):
+            await until(lambda: other.jobs.worker._held_until.keys() == {job, waiting, batch})
+            draining = asyncio.create_task(agent.jobs.wait_drained(PATIENCE_S))
+            # At once: none of their claims has to expire.
+            await until(lambda: sorted(agent.jobs.worker._requests) == [job] and not agent.jobs.worker._batches)
+            await until(lambda: waiting in other.jobs.worker._requests and len(gpu.requests) >= 3)
+            assert not draining.done()
+            release.set()
+            assert await draining
+            for each in (job, waiting):
+                assert (await ended(client, each))["status"] == "completed"
+            assert (await client.ended(batch))["request_counts"]["completed"] == 2
+        bodies = [request.body for request in gpu.requests]
+        assert len(bodies) == len(set(bodies)) == 4, "each has run once"
+        assert (await submit(client)).status_code == 202
+
+
+async def test_an_agent_that_stops_gives_up_what_has_not_ended_in_time(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store")
+    async with (
+        engine(never_responds) as gpu,
+        serving(tmp_path / "a", gpu, job_store=store) as (agent, client),
+    ):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: len(gpu.requests) == 1)
+        assert await agent.jobs.wait_drained(0.0)
+        assert (agent.jobs.worker._requests, agent.held()) == ({}, 0)
+        async with serving(tmp_path / "b", gpu, name="agent-2", job_store=store):
+            await until(lambda: len(gpu.requests) == 2)
+            assert (await until_shown(client, job))["status"] == "in_progress"

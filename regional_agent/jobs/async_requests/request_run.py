@@ -58,6 +58,8 @@ class RequestRun:
         self._progress = ResponseProgress()
         self._deadline = JobDeadline(record.id, record.expires_at, jobs.storage)
         self._is_expired = False
+        self.has_response = False
+        """Whether the request need not run any more: what is left is to write its result."""
 
     async def run(self) -> JobEnd | None:
         """Run the request to its end, and return it; None if another agent has ended it.
@@ -99,6 +101,7 @@ class RequestRun:
 
     async def _run(self, request: StoredRequest) -> InternalResponse | str | None:
         found = await self._runner.run(request, self._is_stopped, self._on_part)
+        self.has_response = True
         if isinstance(found, InternalResponse):
             self._hold(len(found.body))
         return found
@@ -138,7 +141,7 @@ class RequestRun:
 
     async def give_up(self) -> None:
         """End the claim, so that another agent runs the request at once."""
-        await self._jobs.renew(self.paths, replace(self.claim, until=0.0))
+        await self._jobs.give_up(self.record, self.claim)
 
     async def _end(self, found: InternalResponse | str | None) -> JobEnd | None:
         """Write the result and the end."""

@@ -347,7 +347,7 @@ class BatchRun:
                 await self._results.write()
                 await self._check_claim()
             if time.time() < self._until:
-                await self._batches.renew(self.paths, replace(self.claim, until=0.0, counts=self.counts))
+                await self._batches.give_up(self.record, replace(self.claim, counts=self.counts))
 
     async def _write_rest(self, results: Results) -> None:
         while not results.is_written:

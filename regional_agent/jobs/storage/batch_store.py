@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
@@ -88,6 +89,12 @@ class BatchStore:
     async def renew(self, paths: JobPaths, claim: Claim) -> None:
         """Replace a claim of this agent."""
         await self.storage.put_record(paths.claim(claim.number), claim)
+
+    async def give_up(self, record: JobRecord, claim: Claim) -> None:
+        """End a claim of this agent, so that another agent runs the job at once, whenever it has looked before."""
+        paths = JobPaths(record.sender.tenant, record.id)
+        await self.renew(paths, replace(claim, until=0.0))
+        await self.storage.put(paths.mark(self.region, record.expires_at), store_paths.GIVEN_UP)
 
     async def cancel(self, paths: JobPaths, now: float) -> None:
         """Request the cancellation of a job at `now` (Unix time, s); a repeated request changes nothing."""
@@ -216,7 +223,7 @@ class BatchStore:
     async def open_jobs(self) -> list[OpenJob]:
         """Return the batches and asynchronous requests of the region that have not ended."""
         marks = await self.storage.list(store_paths.open_batches(self.region))
-        return [job for each in marks if (job := open_job(each.path)) is not None]
+        return [job for each in marks if (job := open_job(each.path, each.size_bytes)) is not None]
 
     async def open_of(self, tenant: str, *, batches_only: bool = False) -> int:
         """Return the number of a tenant's jobs, or batches, that have not ended."""
