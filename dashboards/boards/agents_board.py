@@ -126,9 +126,10 @@ AGENTS = Board(
                 lines(
                     Prose(
                         "How many connections to servers are open?",
-                        "Connections to engines, peer agents and control planes, with a request (active) and without"
-                        " (idle).",
-                        "Active ones grow without more requests: engines are slow; see the pools and endpoints.",
+                        "Connections to engines, peer agents and control planes, with a request (active), without"
+                        " (idle), and those for which requests wait (connecting).",
+                        "Active ones grow without more requests: engines are slow; see the pools and endpoints."
+                        " Connecting ones stay: the endpoints' times to a connection show which.",
                     ),
                     [
                         Query(

@@ -72,7 +72,7 @@ EACH_ENDPOINT: tuple[Panel, ...] = (
         ),
         [Query(_p95("endpoint_ttft_seconds"), "{{site}} {{endpoint}}")],
         "s",
-        span=8,
+        span=6,
     ),
     lines(
         Prose(
@@ -82,7 +82,18 @@ EACH_ENDPOINT: tuple[Panel, ...] = (
         ),
         [Query(_p95("endpoint_request_duration_seconds"), "{{site}} {{endpoint}}")],
         "s",
-        span=8,
+        span=6,
+    ),
+    lines(
+        Prose(
+            "Which endpoints keep requests waiting for a connection?",
+            "95th percentile of the time until a new connection to the endpoint was open, the ten highest.",
+            "Above a round trip: a server whose queue of connections is full, or lost packets. Requests on idle"
+            " connections do not wait; see *How often are connections reused?* of the agents.",
+        ),
+        [Query(_p95("endpoint_connect_seconds"), "{{site}} {{endpoint}}")],
+        "s",
+        span=6,
     ),
     lines(
         Prose(
@@ -97,7 +108,7 @@ EACH_ENDPOINT: tuple[Panel, ...] = (
             )
         ],
         "short",
-        span=8,
+        span=6,
         thresholds=[(None, GREEN), (1.2, ORANGE)],
     ),
     lines(

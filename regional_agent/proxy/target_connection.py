@@ -71,6 +71,7 @@ class TargetConnection:
         self._connecting = asyncio.create_task(self._connect(attempt, sink))
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
+        began_at = self._proxy.clock()
         try:
             pool = self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
             connection = await pool.connect(attempt.address, self.time_limits.connect_s)
@@ -83,6 +84,8 @@ class TargetConnection:
             sink.on_broken(error)
             return
         self._connecting, self.upstream = None, connection
+        if isinstance(attempt, LocalAttempt):
+            attempt.endpoint.traffic.connects.observe(self._proxy.clock() - began_at)
         sink.on_connected()
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> bool:

@@ -26,7 +26,8 @@ class ConnectionMetrics:
         registry.register(
             gauge_family(
                 "penstock_agent_upstream_connections",
-                "Connections to servers, by the kind of target and their state: idle ones wait for a request.",
+                "Connections to servers, by the kind of target and their state: idle ones wait for a request, and"
+                " requests wait for those that are connecting.",
                 ("pool", "state"),
                 self._open_and_idle,
             )
@@ -80,6 +81,7 @@ class ConnectionMetrics:
         for name, pool in self.pools.items():
             idle = pool.idle
             yield (name, "idle"), idle
+            yield (name, "connecting"), pool.counts.connecting
             yield (name, "active"), max(0, pool.counts.opened - pool.counts.closed - idle)
 
     def _count(

@@ -73,6 +73,8 @@ class PoolCounts:
         """Connections that could not be opened."""
         self.reused = 0
         """Requests for which an idle connection was taken."""
+        self.connecting = 0
+        """Requests that wait for a connection that is being opened."""
 
 
 class UpstreamPool(ConnectionOwner):
@@ -161,6 +163,13 @@ class UpstreamPool(ConnectionOwner):
         A time limit that ends late, because this process stalled, says nothing about the server: it is set once more.
         """
         allowed_s = timeout_s if timeout_s is not None else TLS_TIMEOUT_S if address.tls else CONNECT_TIMEOUT_S
+        self.counts.connecting += 1
+        try:
+            return await self._connect(address, allowed_s)
+        finally:
+            self.counts.connecting -= 1
+
+    async def _connect(self, address: Address, allowed_s: float) -> UpstreamConnection:
         loop, may_repeat = asyncio.get_running_loop(), True
         while True:
             due_at = loop.time() + allowed_s

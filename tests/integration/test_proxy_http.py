@@ -412,3 +412,12 @@ async def test_a_response_may_end_with_its_connection(tmp_path: Path, headers: b
         status, _, body = await ask(agent)
         assert (status, body) == (200, b"hello")
         assert agent.counted() == {"ok": 1}
+
+
+async def test_only_requests_without_an_idle_connection_wait_for_one(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        for _ in range(3):
+            assert (await ask(agent)).status == 200
+        (endpoint,) = agent.endpoints.every()
+        *_, (_, waited) = endpoint.traffic.connects.buckets()
+        assert waited == 1.0

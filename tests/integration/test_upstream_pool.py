@@ -290,3 +290,16 @@ async def test_kept_connections_end_when_dns_ceases_to_list_their_address() -> N
         pool.close()
         for server in servers:
             server.close()
+
+
+@on_uvloop
+async def test_requests_that_wait_for_a_connection_are_counted() -> None:
+    resolver = Resolver()
+    resolver.hangs = True
+    pool = UpstreamPool(resolve=resolver)
+    waits = [asyncio.create_task(pool.connect(Address("engine.test", 1), timeout_s=PATIENCE_S)) for _ in range(2)]
+    await until(lambda: pool.counts.connecting == 2)
+    for task in waits:
+        task.cancel()
+    await asyncio.wait(waits)
+    assert pool.counts.connecting == 0

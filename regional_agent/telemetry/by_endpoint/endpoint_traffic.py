@@ -13,6 +13,9 @@ FIRST_BYTE_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 DURATION_BUCKETS_S = (0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds (s) of the time for which a request holds its slot."""
 
+CONNECT_BUCKETS_S = (0.005, 0.02, 0.1, 0.3, 1.0, 3.0)
+"""Upper bounds (s) of the time to a connection."""
+
 _SERVED: Final = AttemptOutcome.SERVED
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -29,6 +32,8 @@ class EndpointTraffic:
         """Time from the sent request to the first byte of its response."""
         self.durations = DurationHistogram(DURATION_BUCKETS_S)
         """Time for which requests with complete responses held their slots."""
+        self.connects = DurationHistogram(CONNECT_BUCKETS_S)
+        """Time for which requests without an idle connection waited for a new one."""
         self.ejections = 0
         self.suspicions = 0
 
@@ -56,5 +61,6 @@ class EndpointTraffic:
             self.other_outcomes[outcome] = self.other_outcomes.get(outcome, 0) + count
         self.first_bytes.add(other.first_bytes)
         self.durations.add(other.durations)
+        self.connects.add(other.connects)
         self.ejections += other.ejections
         self.suspicions += other.suspicions

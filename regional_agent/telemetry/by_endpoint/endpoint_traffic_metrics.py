@@ -54,6 +54,12 @@ def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> Non
             ("endpoint",),
             lambda: [((name,), traffic.durations) for name, traffic in series()],
         ),
+        histogram_family(
+            "penstock_agent_endpoint_connect_seconds",
+            "Seconds for which requests that found no idle connection to the endpoint waited until one was open.",
+            ("endpoint",),
+            lambda: [((name,), traffic.connects) for name, traffic in series()],
+        ),
         gauge_family(
             "penstock_agent_endpoints_without_series",
             "Endpoints that share the label `other`, because `max_endpoint_series` others have series of their own.",

@@ -106,6 +106,7 @@ AGENT_CONTRACT = {
     "endpoint_gpu_throttled": ("gauge", {"endpoint"}),
     "endpoint_requests": ("counter", {"endpoint", "outcome"}),
     "endpoint_outages": ("counter", {"endpoint", "cause"}),
+    "endpoint_connect_seconds": ("histogram", {"endpoint"}),
     "endpoint_ttft_seconds": ("histogram", {"endpoint"}),
     "endpoint_request_duration_seconds": ("histogram", {"endpoint"}),
     "endpoints_without_series": ("gauge", set()),

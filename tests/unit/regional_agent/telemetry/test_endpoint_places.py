@@ -66,6 +66,7 @@ def test_outcomes_and_times_are_exported_by_endpoint() -> None:
     serve(every[0])
     every[0].traffic.ended(AttemptOutcome.UNREACHABLE, None)
     every[0].traffic.first_bytes.observe(0.3)
+    every[0].traffic.connects.observe(0.05)
     serve(every[1])
     text = metrics.render().decode()
     assert 'penstock_agent_endpoint_requests_total{endpoint="a",outcome="served"} 1.0' in text
@@ -73,4 +74,5 @@ def test_outcomes_and_times_are_exported_by_endpoint() -> None:
     assert 'penstock_agent_endpoint_requests_total{endpoint="other",outcome="served"} 1.0' in text
     assert 'penstock_agent_endpoint_ttft_seconds_bucket{endpoint="a",le="0.35"} 1.0' in text
     assert 'penstock_agent_endpoint_request_duration_seconds_count{endpoint="a"} 1.0' in text
+    assert 'penstock_agent_endpoint_connect_seconds_bucket{endpoint="a",le="0.1"} 1.0' in text
     assert "penstock_agent_endpoints_without_series 1.0" in text
