@@ -27,6 +27,20 @@ _DEFLATE_METHOD: Final = 8
 """Lower half of the first byte of a zlib header (RFC 1950, section 2.2)."""
 
 
+_DECODED: Final = frozenset({b"gzip", b"x-gzip", b"deflate", b"br", b"identity"})
+
+_USUAL: Final = frozenset({b"gzip, deflate", b"gzip, deflate, br", b"gzip", b"identity"})
+"""What clients send most often, all of which can be decoded."""
+
+
+def decoded_codings(accepted: bytes) -> bytes:
+    """The part of an Accept-Encoding whose codings can be decoded; `identity` if nothing remains."""
+    if accepted in _USUAL:
+        return accepted
+    kept = [each for each in accepted.split(b",") if each.partition(b";")[0].strip().lower() in _DECODED]
+    return b",".join(kept).strip() or b"identity"
+
+
 def coding_of(value: bytes) -> bytes:
     """The content coding that a Content-Encoding states, in lower case; empty for none."""
     codings = [token.strip() for token in value.lower().split(b",")] if value else []

@@ -9,6 +9,7 @@ from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.answers.content_decoder import decoded_codings
 from regional_agent.http.headers.head_template import HeadTemplate
 from regional_agent.http.headers.header_rules import (
     NOT_FOR_ENGINES,
@@ -36,6 +37,7 @@ KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
 PERMITTED_LINE: Final = b"access-control-allow-origin: "
 """Begins `Request.cors_lines` if a page of the request's origin may read the response."""
 
+_ACCEPT_ENCODING: Final = b"accept-encoding"
 _REQUEST_ID_LINE: Final = REQUEST_ID_HEADER + b": "
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -209,7 +211,8 @@ def request_lines_to_upstream(
 ) -> bytes:
     """Return the header lines of a request for an engine or a peer, X-Forwarded-Proto and -Host included.
 
-    The headers that Connection names were removed when the head was received (`request_head.complete_head`).
+    No coding is accepted that the agent cannot decode, since it reads responses. The headers that Connection names were
+    removed when the head was received (`request_head.complete_head`).
 
     Args:
         passing: filter of the headers that pass.
@@ -222,6 +225,10 @@ def request_lines_to_upstream(
         headers = [header for header in headers if header[0] != b"origin"]
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
+    if request.header(_ACCEPT_ENCODING) is not None:
+        headers = [
+            (name, decoded_codings(value)) if name == _ACCEPT_ENCODING else (name, value) for name, value in headers
+        ]
     forwarded = b"x-forwarded-proto: %b\r\n" % proto
     if host:
         forwarded += b"x-forwarded-host: %b\r\n" % host

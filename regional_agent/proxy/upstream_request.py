@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.answers.content_decoder import decoded_codings
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.messages import Request, request_lines_to_upstream
@@ -26,7 +27,7 @@ def ask_for_identity(request: Request) -> None:
     request.by_name = {**request.by_name, _ACCEPT_ENCODING: _IDENTITY}
     # The cached lines begin with another header. Several lines of this header are all written again.
     lines = b"" if request.repeats else request.upstream_lines
-    request.upstream_lines = lines.replace(_ACCEPTED % accepted, _ACCEPTED % _IDENTITY)
+    request.upstream_lines = lines.replace(_ACCEPTED % decoded_codings(accepted), _ACCEPTED % _IDENTITY)
 
 
 def client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:

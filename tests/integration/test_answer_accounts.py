@@ -444,6 +444,36 @@ async def test_the_usage_that_the_agent_asks_for_is_hidden_from_clients_that_acc
         assert compressed.body == encode(b"".join([*WORDS, REPORT, DONE]))
 
 
+@pytest.mark.parametrize(
+    ("accepted", "passes"),
+    [
+        ("gzip, deflate, br, zstd", "gzip, deflate, br"),
+        ("zstd;q=1.0, GZIP;q=0.8, *;q=0.1", "GZIP;q=0.8"),
+        ("zstd", "identity"),
+        ("*", "identity"),
+        ("compress, x-gzip", "x-gzip"),
+    ],
+)
+async def test_no_coding_is_asked_for_that_could_not_be_metered(tmp_path: Path, accepted: str, passes: str) -> None:
+    async def encodes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        asked = (received.header("accept-encoding") or "").lower()
+        coding = next((each for each in ("zstd", "gzip") if each in asked or "*" in asked), "identity")
+        text = body_of(WHOLE)
+        text = {"zstd": b"(\xb5/\xfd" + text, "gzip": gzipped(text), "identity": text}[coding]
+        lines = b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding.encode(), len(text))
+        writer.write(HEAD + lines + text)
+
+    async with engine(encodes) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        for number in range(1, 4):
+            client.send(post(body_of(PLAIN), f"Accept-Encoding: {accepted}"))
+            assert (await client.answer()).status == 200
+            assert gpu.requests[-1].header("accept-encoding") == passes
+            assert metered(agent) == (12 * number, 8 * number, 3 * number, 0)
+        client.close()
+
+
 @pytest.mark.parametrize("has_cost", [True, False])
 async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path, *, has_cost: bool) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))

@@ -18,6 +18,7 @@ Headers = list[tuple[bytes, bytes]]
         [(b"accept-encoding", b"gzip, deflate"), (b"x", b"accept-encoding: gzip, deflate")],
         [(b"accept-encoding", b"gzip"), (b"x", b"1"), (b"accept-encoding", b"br")],
         [(b"accept-encoding", b"identity"), (b"x", b"1")],
+        [(b"accept-encoding", b"gzip, deflate, br, zstd"), (b"x", b"1")],
         [(b"x", b"1")],
     ],
 )
