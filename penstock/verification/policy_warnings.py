@@ -49,15 +49,20 @@ def pool_warnings(policy: Policy) -> Iterator[str]:
                 yield f"{versions.name} is served to {sender.name} by {served_by}, which {sender.name} may not use"
 
 
-def tier_warnings(policy: Policy) -> Iterator[str]:
-    """Warnings about patterns of tiers that match no name of a model and no route."""
+def pattern_warnings(policy: Policy) -> Iterator[str]:
+    """Warnings about patterns that match no name of a model and no route. Those of tenants are not checked, since the
+    API creates tenants."""
     names = (*policy.models, *policy.versions, *(each for model in policy.models.values() for each in model.adapters))
-    routes = [route.name for route in policy.routes if route.offered]
-    for tier in (policy.tiers or {}).values():
-        for what, patterns, known in (("models", tier.models, names), ("routes", tier.routes, routes)):
-            for pattern in patterns or ():
-                if not any(overlap(pattern, name) for name in known):
-                    yield f"tier {tier.name}: {pattern} in `{what}` matches none of the bundle"
+    routes = tuple(route.name for route in policy.routes if route.offered)
+    found = [(f"tier {tier.name}", "models", tier.models, names) for tier in (policy.tiers or {}).values()]
+    found += [(f"tier {tier.name}", "routes", tier.routes, routes) for tier in (policy.tiers or {}).values()]
+    if policy.coalescing:
+        found.append(("coalescing", "routes", policy.coalescing.routes, routes))
+    found += [(f"result cache {each.name}", "routes", each.routes, routes) for each in policy.result_caches or ()]
+    for which, field, patterns, known in found:
+        for pattern in patterns or ():
+            if not any(overlap(pattern, name) for name in known):
+                yield f"{which}: {pattern} in `{field}` matches none of the bundle"
 
 
 def price_warnings(policy: Policy) -> Iterator[str]:

@@ -39,10 +39,10 @@ from penstock.verification.breach import Breach, forbidding, permitted
 from penstock.verification.dns_checks import at_names
 from penstock.verification.plan_checks import planned
 from penstock.verification.policy_warnings import (
+    pattern_warnings,
     pool_warnings,
     price_warnings,
     rule_warnings,
-    tier_warnings,
     window_warnings,
 )
 from penstock.verification.situations import Situation, situations
@@ -143,7 +143,7 @@ def verify(policy: Policy) -> VerificationReport:
         warnings=(
             *rule_warnings(policy, found, list(by_class)),
             *pool_warnings(policy),
-            *tier_warnings(policy),
+            *pattern_warnings(policy),
             *price_warnings(policy),
             *window_warnings(policy, by_class),
             *names.warnings,

@@ -43,7 +43,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
     """Compile a bundle and print every error with its file and line. Exit with 1 if there are errors."""
     from control_plane.policy.compiler import compile_bundle
     from penstock.overrides.guard_rails import tenants_by_class
-    from penstock.verification.policy_warnings import event_warnings, tier_warnings, window_warnings
+    from penstock.verification.policy_warnings import event_warnings, pattern_warnings, window_warnings
 
     try:
         with exit_on_error("policy lint"):
@@ -63,7 +63,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
         "residency_rules": len(policy.residency),
     }
     windows, events = window_warnings(policy, tenants_by_class(policy)), event_warnings(policy, time.time())
-    warnings = [*tier_warnings(policy), *windows, *events]
+    warnings = [*pattern_warnings(policy), *windows, *events]
     if output is Output.JSON:
         print_json({"good": True, "digest": policy.digest(), **counts, "warnings": warnings})
     else:

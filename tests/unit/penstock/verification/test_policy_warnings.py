@@ -11,12 +11,14 @@ from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
 from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit, Model, ModelVersions, Version
 from penstock.policy.kinds.operations import Event, MaintenanceWindow, Recurrence
+from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
-from penstock.verification.policy_warnings import event_warnings, price_warnings, tier_warnings, window_warnings
+from penstock.verification.policy_warnings import event_warnings, pattern_warnings, price_warnings, window_warnings
 from penstock.verification.verify import verify
 from tests.support.dns_names import a_name
 from tests.support.planet import policy
@@ -25,7 +27,7 @@ DAY_S, HOUR_S = 86_400.0, 3600.0
 MONDAY = 1_800_230_400.0
 
 
-def test_patterns_of_tiers_that_match_nothing_are_found() -> None:
+def test_patterns_that_match_nothing_are_found() -> None:
     models = {"chat-1": Model("chat-1", adapters=("lora-a*",))}
     versions = {"chat": ModelVersions("chat", (Version("chat-1", 100.0),))}
     tiers = {
@@ -33,10 +35,16 @@ def test_patterns_of_tiers_that_match_nothing_are_found() -> None:
         "bad": Tier("bad", "open", models=("chat", "chat-2*"), routes=("openai-chat", "openai-chat-completions")),
         "any": Tier("any", "open"),
     }
-    bundle = msgspec.structs.replace(policy(), models=models, versions=versions, tiers=tiers)
+    caches = (ResultCache("kept", routes=("openai-embed*", "openai-embed"), tenants=("*",)),)
+    shared = Coalescing(("openai-*", "gone"))
+    bundle = msgspec.structs.replace(
+        policy(), models=models, versions=versions, tiers=tiers, coalescing=shared, result_caches=caches
+    )
     expected = ["tier bad: chat-2* in `models` matches none of the bundle"]
     expected += ["tier bad: openai-chat in `routes` matches none of the bundle"]
-    assert list(tier_warnings(bundle)) == expected
+    expected += ["coalescing: gone in `routes` matches none of the bundle"]
+    expected += ["result cache kept: openai-embed in `routes` matches none of the bundle"]
+    assert list(pattern_warnings(bundle)) == expected
     assert set(expected) <= set(verify(bundle).warnings)
 
 
