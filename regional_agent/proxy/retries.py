@@ -117,6 +117,8 @@ def after_rejection(
     if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
         return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
     attempt.rejected(context, reason, now)
+    if reason is _ENGINE_FAILED and attempt.from_peer and attempt.failed_engines and not context.is_repeatable:
+        return Refusal(reason, f"the engine in {attempt.region} failed, and may have begun")
     accepts_in_s = attempt.accepts_in_s
     if accepts_in_s > context.received_at + context.max_wait_s - now:
         context.busy_endpoints -= {attempt.endpoint_name}

@@ -14,6 +14,7 @@ from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy, limit_queue
+from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
@@ -84,6 +85,39 @@ async def test_a_request_that_is_not_repeatable_is_sent_over_no_kept_connection(
         for sent in range(1, 4):
             assert (await ask(agent))[0] == 200
             assert len(gpu.requests) == sent
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+async def test_a_request_that_is_not_repeatable_leaves_no_region_whose_engine_may_have_begun(
+    is_reached: bool, tmp_path: Path
+) -> None:
+    async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with (
+        engine(breaks) as broken,
+        engine(answers) as gpu,
+        running_agent(
+            tmp_path / "es", [broken.address if is_reached else NOBODY], region="eu-es", anonymous=None
+        ) as spain,
+        running_agent(tmp_path / "us", [gpu.address], region="us-east", anonymous=None) as us,
+        running_agent(
+            tmp_path / "de",
+            [],
+            plan=plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0),
+            peers={"eu-es": spain.peer, "us-east": us.peer},
+        ) as origin,
+    ):
+        for agent in (spain, us, origin):
+            once = tuple(replace(route, repeatable=False) for route in agent.config.policy.routes)
+            agent.config.policy = replace(agent.config.policy, routes=once)
+        answer = await ask(origin)
+        if is_reached:
+            assert (answer.status, code(answer.body)) == (502, "engine_failed")
+            assert (len(broken.requests), gpu.requests) == (1, [])
+            await until(lambda: origin.counted() == spain.counted() == {"engine_cut": 1.0})
+        else:
+            assert (answer.status, len(gpu.requests)) == (200, 1)
 
 
 async def test_a_rejected_request_is_retried_at_another_engine(tmp_path: Path) -> None:
