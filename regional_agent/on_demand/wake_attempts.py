@@ -273,7 +273,11 @@ class WakeAttempts:
 
     async def _leave(self, leaving: Leaving, other: str) -> bool:
         """Put a model to sleep so that `other` has room. Returns whether it left; False if it was used since it was
-        chosen, which a claim and the models that leave before it may delay by minutes."""
+        chosen, which a claim and the models that leave before it may delay by minutes, or while it fell asleep.
+
+        Raises:
+            HookFailed: it could not be put to sleep.
+        """
         endpoint, name, on_demand = leaving
         begun = self._tasks.get((endpoint.name, name))
         if begun is None and name in _loaded(endpoint):
@@ -286,7 +290,9 @@ class WakeAttempts:
             # It may fall asleep already because nothing uses it.
             await asyncio.wait((begun,))
         if name in _loaded(endpoint):
-            raise HookFailed(f"no room: {name} of {endpoint.name} stays loaded")
+            if self.not_before(Action.SLEEP, endpoint, name) > self._clock():
+                raise HookFailed(f"no room: {name} of {endpoint.name} stays loaded")
+            return False
         self.evicted[name] += 1
         log.info("model left the memory of another", model=name, endpoint=endpoint.name, other=other)
         return True

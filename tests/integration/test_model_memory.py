@@ -352,6 +352,21 @@ async def test_a_model_that_was_used_since_it_was_chosen_to_leave_stays(tmp_path
         assert models.attempts.not_before(Action.WAKE, endpoint, OTHER) < 0.0, "it is no failure"
 
 
+async def test_a_model_that_is_needed_while_it_falls_asleep_stays_and_that_is_no_failure(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.loaded = [MODEL]
+    async with host, two_models(tmp_path, host, evict_after_s=0.001) as (agent, models):
+        (endpoint,) = agent.endpoints.every()
+        on_demand = models.memory.models[MODEL].on_demand
+        assert on_demand
+        models.attempts.enough_without = lambda model: False
+        await until(lambda: endpoint.uses is not None and endpoint.uses.idle_s(MODEL, endpoint.now()) > 0.001)
+        models.attempts.wake(endpoint, OTHER, on_demand, 2.0, (Leaving(endpoint, MODEL, on_demand),))
+        await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
+        assert not host.orders
+        assert not models.attempts.counts
+
+
 async def test_an_agent_gives_its_claims_back_when_what_it_did_is_seen(
     tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
