@@ -141,14 +141,23 @@ class BudgetReservation:
             meter = meters[index]
             meter.settle(meter.amount_of(reserved), meter.amount_of(actual), now)
 
-    def outgrown(self, output_tokens: float) -> None:
-        """Reserve the output that has arrived, if it is more than was reserved, so that later requests are refused."""
+    def outgrown(self, input_tokens: float, output_tokens: float) -> None:
+        """Reserve what has been used, where it is more than was reserved, so that later requests are refused.
+
+        Args:
+            input_tokens: 0 for those of the estimate.
+        """
         amounts, meters = self._amounts, self._meters[: self._count]
-        if self._is_settled or not 0.0 < amounts.output_tokens < output_tokens:
+        is_more = output_tokens > amounts.output_tokens or input_tokens > amounts.input_tokens
+        if self._is_settled or not is_more:
             return
         before = [meter.amount_of(amounts) for meter in meters]
-        amounts.gpu_s *= output_tokens / amounts.output_tokens
-        amounts.output_tokens = output_tokens
+        if output_tokens > amounts.output_tokens:
+            if amounts.output_tokens > 0.0:
+                amounts.gpu_s *= output_tokens / amounts.output_tokens
+            amounts.output_tokens = output_tokens
+        if input_tokens > amounts.input_tokens:
+            amounts.input_tokens = input_tokens
         for meter, amount in zip(meters, before, strict=True):
             meter.extend(meter.amount_of(amounts) - amount)
 

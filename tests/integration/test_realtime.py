@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from adapters.tls_contexts import ClientTls, ServerTls
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyRule
 from regional_agent.upstream.address import Address
@@ -354,6 +355,26 @@ async def test_the_tokens_of_a_session_are_metered(
     (record,) = records_in(tmp_path)
     assert (record.input_tokens, record.output_tokens, record.is_estimated) == (tokens[0], tokens[2], bool(tokens[3]))
     assert round(record.price, 9) == round(tokens[0] * 3e-6 + tokens[2] * 10e-6 + 0.01, 9)
+
+
+async def test_a_session_takes_from_a_budget_of_tokens_while_it_runs(tmp_path: Path) -> None:
+    async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        base = agent.config.policy
+        budget = Budget(BudgetUnit.TOKENS, 0.001, burst=1000.0)
+        open_to_all = replace(base.tenants["open"], own_budgets=(budget,))
+        agent.config.policy = replace(base, tenants=base.tenants | {"open": open_to_all})
+        client, status, _ = await upgrade(agent)
+        assert status == 101
+        (counted,) = agent.budgets.meters()
+        for _ in range(60):
+            gpu.writer.write(frame(REPORT, mask=b""))
+            assert await read_frame(client.reader) == (TEXT, REPORT)
+        await until(lambda: counted.held == 60 * 30)
+        assert (await upgrade(agent))[1] == 429
+        client.close()
+        await until(lambda: agent.held() == 0)
+        assert (counted.held, counted.used) == (0.0, 60 * 30)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,9 @@ class TunnelResponse:
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
-        limits = self._proxy.limits
+        limits, reservation = self._proxy.limits, self._context.reservation
+        if reservation is not None and (used := self._messages.usage) is not None:
+            reservation.outgrown(float(used.prompt_tokens), float(used.answer_tokens))
         if now - self._context.received_at > limits.max_tunnel_s:
             return Refusal(Reason.DEADLINE_PASSED, "the connection is too old")
         if self.tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:

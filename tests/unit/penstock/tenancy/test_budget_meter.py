@@ -505,16 +505,18 @@ class TestSender:
         stream = of.reserve(answering(), 0.0)
         assert isinstance(stream, BudgetReservation)
         left = [meter.unspent for meter in of.meters]
-        stream.outgrown(200.0)
+        stream.outgrown(0.0, 200.0)
         assert [meter.unspent for meter in of.meters] == left
-        stream.outgrown(1_900.0)
+        stream.outgrown(0.0, 1_900.0)
         tokens, gpu = of.meters
         assert tokens.held == pytest.approx(1_940.0)
         assert gpu.held == pytest.approx(2.11 * 1_900 / 211)
         assert of.reserve(answering(), 0.0) is tokens
         assert tokens.remaining(0.0) == pytest.approx(60.0)
+        stream.outgrown(50.0, 1_000.0)
+        assert tokens.held == pytest.approx(1_950.0), "the prompt of a session"
         stream.settle(answering(1_950.0), 1.0)
-        stream.outgrown(9_000.0)
+        stream.outgrown(0.0, 9_000.0)
         assert (tokens.held, tokens.used) == (0.0, 1_990.0)
 
     @pytest.mark.parametrize("limit", [10_000.0, 60_000.0])
