@@ -130,9 +130,14 @@ def _uneven(policy: Policy, name: DnsName) -> Iterator[str]:
     for kind, version in zip(ADDRESS_TYPES, ("IPv4", "IPv6"), strict=True):
         lacking = [region for region in entered if not (has_type(policy, region, kind) or has_cname(policy, region))]
         if 0 < len(lacking) < len(entered):
+            cause = "unlike other regions of the name"
+            effect = "do not follow its shares, and may find no address in a failover order"
+            if not any(has_type(policy, region, kind) for region in entered):
+                # No answer can have a `cname` for one type beside addresses of the other (RFC 1034, section 3.6.2).
+                cause, effect = "beside a region with a cname", "find no address in answers of these regions"
             yield (
-                f"DNS name {name.name}: {', '.join(lacking)} without {version} addresses, unlike other regions of the"
-                f" name: clients with {version} do not follow its shares, and may find no address in a failover order"
+                f"DNS name {name.name}: {', '.join(lacking)} without {version} addresses, {cause}:"
+                f" clients with {version} {effect}"
             )
 
 

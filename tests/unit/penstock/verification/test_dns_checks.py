@@ -7,6 +7,7 @@ import pytest
 
 from penstock.dns import name_answer, permitted_regions
 from penstock.policy.geography import Location
+from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.policy import Policy
 from penstock.verification.dns_checks import at_names
@@ -48,6 +49,17 @@ def test_a_type_of_addresses_that_only_some_regions_of_a_name_have_is_a_warning(
     policy = dns_policy(names=names)
     (warning,) = at_names(policy, situations(policy)).warnings
     assert "open.api.example.com: us-east without IPv6 addresses" in warning
+
+
+def test_a_type_that_a_name_has_beside_a_cname_alone_is_a_warning() -> None:
+    """The answers of the region with addresses have none of the other type."""
+    policy = dns_policy(names=(a_name("eu", covers=EU),))
+    entries = {"eu-de": RegionEntry(addresses=("2001:db8::10",)), "eu-es": RegionEntry(cname="lb.example.net")}
+    regions = {name: msgspec.structs.replace(policy.regions[name], entry=entry) for name, entry in entries.items()}
+    policy = msgspec.structs.replace(policy, regions=policy.regions | regions)
+    (warning,) = at_names(policy, situations(policy)).warnings
+    assert "eu.api.example.com: eu-de without IPv4 addresses, beside a region with a cname" in warning
+    assert "clients with IPv4 find no address in answers of these regions" in warning
 
 
 def test_a_rule_that_the_answers_forget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
