@@ -306,7 +306,16 @@ class PickedRequest:
             attempt.unreachable(self.context, broke=True)
             is_cut = _NO_CONNECTION not in details
             self.context.failed_with(RetryReason.CLOSED_EARLY if is_cut else RetryReason.CONNECT_FAILED)
+            if attempt.from_peer:
+                self._refuse(self._region_lost(f"{attempt.region} could not be reached: {details}", is_cut=is_cut))
+                return
         self._refuse(Refusal(Reason.ENGINE_FAILED, f"the endpoint could not be reached: {details}"))
+
+    def _region_lost(self, detail: str, *, is_cut: bool) -> Refusal:
+        """What the client receives if no region is left: to send the request again, unless it may have run once."""
+        if is_cut and not self.context.is_repeatable:
+            return Refusal(Reason.ENGINE_FAILED, detail)
+        return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
 
     # ends
 
@@ -319,7 +328,7 @@ class PickedRequest:
             attempt.waits(now)
             limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
             if self._targets is not None and self._targets.is_lost():
-                self.end(Refusal(Reason.ENGINE_FAILED, "the serving region has failed"))
+                self.end(self._region_lost("the serving region has failed", is_cut=True))
             elif now - self._sent_at > limit_s:
                 attempt.failed(Outcome.STALLED)
                 self.end(Refusal(Reason.ENGINE_TIMEOUT, f"the engine did not begin to respond within {limit_s:g} s"))
@@ -351,11 +360,13 @@ class PickedRequest:
         """End the request if the policy in force no longer permits it; returns the reason if it does so."""
         if self._talk.is_done:
             return None
-        regions = {self._attempt.region if self._attempt is not None else ""}
-        if self._talk.state is _S.PICKED and self._targets is not None:
-            regions = self._targets.region_names(self._proxy.router.region)
-        refusals = (self._proxy.router.reauthorization.reauthorize(self.context, each) for each in regions)
-        refusal = next((each for each in refusals if each is not None), None)
+        router, context = self._proxy.router, self.context
+        region = self._attempt.region if self._attempt is not None else ""
+        refusal = router.reauthorization.reauthorize(context, region)
+        if refusal is None and self._talk.state is _S.PICKED and self._targets is not None:
+            others = self._targets.region_names(router.region) - context.residency.permitted.regions
+            if others:
+                refusal = Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {', '.join(sorted(others))}")
         if refusal is not None:
             self.end(refusal)
         return refusal

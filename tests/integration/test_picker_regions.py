@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import Location
 from penstock.wire.route_context import RouteContext, accept
@@ -236,7 +237,7 @@ async def test_no_request_moves_to_a_region_that_its_residency_forbids(tmp_path:
         ) as (origin, front),
     ):
         answer = await ask(front)
-        assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        assert (answer.status, code(answer.body), answer.headers["retry-after"]) == (503, "none_ready", "1")
         assert (len(spain.requests), us.requests) == (1, [])
         await until(lambda: origin.counted() == {"engine_cut": 1.0})
 
@@ -287,3 +288,28 @@ async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that
         assert b'"code":"engine_failed"' in answer.body
         await until(lambda: origin.counted() == spain.counted() == {"engine_cut": 1.0})
         assert near.requests == []
+
+
+async def test_a_region_that_counts_as_failed_ends_no_request_that_has_left_it(tmp_path: Path) -> None:
+    """Envoy's access log states that the request has moved on; a response has not begun."""
+    goes_on = asyncio.Event()
+
+    async def responds_later(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        await streams(e, received, writer)
+
+    async with (
+        engine(disconnects) as far,
+        engine(responds_later) as near,
+        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+    ):
+        answer = asyncio.ensure_future(ask(front))
+        await until(lambda: bool(near.requests))
+        exchanges: Any = origin.proxy.active
+        (exchange,) = exchanges
+        origin.peers.states["eu-es"] = RegionState.FAILED
+        await until(lambda: not exchange._targets.is_lost())
+        exchange.check(origin.proxy.clock())
+        goes_on.set()
+        assert (await answer).status == 200
+        await until(lambda: origin.counted() == {"ok": 1.0})

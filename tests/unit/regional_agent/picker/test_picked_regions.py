@@ -81,6 +81,25 @@ async def test_a_failed_region_is_replaced_by_a_permitted_one(tmp_path: Path) ->
         assert (agent.held(), agent.waiting()) == (0, 0)
 
 
+@pytest.mark.parametrize("permitted", [{"eu-de", "eu-es", "us-east"}, {"eu-de", "eu-es"}, {"eu-es"}])
+async def test_a_request_ends_when_a_region_to_which_it_may_move_is_forbidden(
+    permitted: set[str], tmp_path: Path
+) -> None:
+    """Envoy has its address, and may send the request there at any time."""
+    everywhere = plan("eu-de", "eu-de+eu-es+us-east", eu_es=0.5, us_east=0.5)
+    async with running_agent(tmp_path, [], plan=everywhere, peers={"eu-es": SPAIN, "us-east": US}) as agent:
+        stream = PickerStream(parts_of(agent, forwards=True))
+        stream.receive(head(), body(CHAT))
+        lb = stream.sent[0].dynamic_metadata.fields["envoy.lb"].struct_value.fields
+        assert set(lb["penstock-routes"].struct_value.fields) == {str(SPAIN), str(US)}
+        rule = ResidencyRule("narrower", data_classes=frozenset({"open"}), allow=frozenset(permitted))
+        agent.config.policy = replace(agent.config.policy, residency=(rule,))
+        for each in list(agent.proxy.active):
+            each.reauthorize()
+        assert (stream.refused is None) == ("us-east" in permitted)
+        stream.stream.close()
+
+
 @pytest.mark.parametrize(
     ("given", "outcome"),
     [
