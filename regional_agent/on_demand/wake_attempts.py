@@ -196,7 +196,7 @@ class WakeAttempts:
             self._tried[action, name, model] = tried
             if action is Action.WAKE:
                 # The other agents of the region leave the next attempt to this one, as long as it lives.
-                await self._hooks.claims.claim(name, model, tried.not_before - now + KEPT_S)
+                await self._hooks.claims.claim(name, model, tried.not_before - now + KEPT_S, waits=True)
             problem = f"{action.value} of {model} failed {tried.failures} times: {error}"
             log.warning("endpoint not changed on demand", action=action.value, endpoint=name, problem=problem)
         self.counts[model, action, "failed" if problem else "succeeded"] += 1
@@ -229,20 +229,23 @@ class WakeAttempts:
     async def _claims_wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand) -> bool:
         """Claim an endpoint to wake it. If another agent wakes it, or another one that this agent would wake as well,
         wait until that one is ready: agents may prefer different endpoints of a cold pool, which needs one wake."""
-        by_name = {_name(each): each for each in (endpoint, *self.could_wake(model))}
-        claims, timeout_s = self._hooks.claims, on_demand.timeout_s
-        claimed = await claims.claimed_elsewhere(tuple(by_name), model, timeout_s)
-        if claimed is None:
+        choices = endpoint, *self.could_wake(model)
+        found = await self._hooks.claims.claim_one([_name(each) for each in choices], model, on_demand.timeout_s)
+        if found == 0:
             return True
-        followed = by_name[claimed]
-        self._followed.add((claimed, model))
+        if found < 0:
+            # Another endpoint may wake meanwhile.
+            tried = self._tried.get((Action.WAKE, _name(endpoint), model), _NONE)
+            later = replace(tried, not_before=self._clock() + CLAIMED_ELSEWHERE_S)
+            self._tried[Action.WAKE, _name(endpoint), model] = later
+            return False
+        followed = choices[found - 1]
+        key = _name(followed), model
+        self._followed.add(key)
         try:
-            if not await self._until(partial(self._is_ready, followed, model), timeout_s):
-                # That agent may wait to try again, for longer than requests wait.
-                waits = self._tried.get((Action.WAKE, claimed, model), _NONE)
-                self._tried[Action.WAKE, claimed, model] = replace(waits, not_before=self._clock() + timeout_s)
+            await self._until(partial(self._is_ready, followed, model), on_demand.timeout_s)
         finally:
-            self._followed.discard((claimed, model))
+            self._followed.discard(key)
         return False
 
     def _is_ready(self, endpoint: Endpoint | None, model: str) -> bool:

@@ -395,6 +395,24 @@ async def test_agents_that_prefer_different_endpoints_wake_one_for_a_cold_pool(
         assert sum(len(engine.orders) for engine in engines) == 1
 
 
+@pytest.mark.parametrize(("fails", "wakes"), [(0, 1), (1, 0)])
+async def test_an_endpoint_that_another_agent_cannot_wake_holds_up_no_other(
+    tmp_path: Path, own_redis: RedisServer, fails: int, wakes: int
+) -> None:
+    url = own_redis.url
+    other = WakeClaims("another", RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de"))
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
+        agent = await stack.enter_async_context(
+            on_demand_agent(tmp_path, engines, redis_url=url, cold_start_s=300.0, timeout_s=300.0)
+        )
+        assert await other.claim(f"gpu-{fails}", MODEL, 300.0, waits=True)
+        assert (await ask(agent)).status == 503
+        await until(lambda: bool(engines[wakes].orders))
+        assert not engines[fails].orders
+    await other.close()
+
+
 async def test_a_new_version_wakes_for_the_next_step_of_its_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
