@@ -51,7 +51,7 @@ class RetryReason(StrEnum):
 
 
 OF_ENDPOINTS: Final = frozenset({RetryReason.MODEL_MISSING, RetryReason.CREDENTIAL_REJECTED})
-"""Reasons for which an endpoint is charged once another one has served the request."""
+"""Reasons for which an endpoint is charged once another one has served the request, unless it lacks a route alone."""
 
 OUTCOMES: Final[dict[RetryReason, Outcome]] = {
     RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,

@@ -14,6 +14,9 @@ from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolT
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.upstream.address import Address
 
+LACKING_S: Final = 30.0
+"""Time (s) for which an endpoint receives no request of a route that it lacks."""
+
 
 class EndpointSubset:
     """The endpoints of which a proxy in front of the agent can use one for a request."""
@@ -59,6 +62,9 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Number of endpoints that are configured for the model and have not loaded the model."""
         self.renaming: frozenset[str] = frozenset()
         """Names of the endpoints whose engine has another name for the model."""
+        self.lacking: dict[tuple[str, str], float] = {}
+        """Until when (s) an endpoint receives no request of a route that it lacks, by the names of route and
+        endpoint."""
 
     def fill(
         self,
@@ -97,6 +103,15 @@ class EndpointPool(PoolAccount[Endpoint]):
             for endpoint in self.endpoints
             if not endpoint.has_adapter(name) or endpoint.adapter_ejections.is_out(name, endpoint.now())
         )
+
+    def note_lacking(self, route: str, endpoint: str, now: float) -> None:
+        """Record at `now` (s) that an endpoint lacks the path of a route, which another one has served."""
+        self.lacking = {key: until for key, until in self.lacking.items() if until > now}
+        self.lacking[route, endpoint] = now + LACKING_S
+
+    def without_route(self, route: str, now: float) -> frozenset[str]:
+        """Return the names of the endpoints that lack a route, as far as is known at `now` (s)."""
+        return frozenset(name for (of, name), until in self.lacking.items() if of == route and until > now)
 
     def outside(self, subset: EndpointSubset) -> frozenset[str]:
         """Return the names of the endpoints that are not in `subset`."""

@@ -386,7 +386,7 @@ class AttemptSink(TargetSink):
         if reason is Withheld.UNEXPLAINED_503:
             following = after_unexplained(self._proxy, context, attempt, text, now, is_whole=is_whole)
         elif isinstance(reason, Withheld) and reason not in (Withheld.USAGE_REFUSED, Withheld.MODEL_MAY_BE_MISSING):
-            following = after_withheld(self._proxy, context, attempt, reason, now)
+            following = after_withheld(self._proxy, context, attempt, reason, text, now)
         elif isinstance(reason, Reason):
             following = after_rejection(self._proxy, context, attempt, reason, now)
         if following is None:

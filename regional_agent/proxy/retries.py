@@ -70,6 +70,7 @@ class Withheld(Enum):
 NEEDS_BODY: Final = (
     Withheld.UNEXPLAINED_503,
     Withheld.ENGINE_ERROR,
+    Withheld.MODEL_MISSING,
     Withheld.MODEL_MAY_BE_MISSING,
     Withheld.USAGE_REFUSED,
 )
@@ -129,10 +130,13 @@ def after_rejection(
 
 
 def after_withheld(
-    proxy: Proxy, context: RequestContext, attempt: Attempt, why: Withheld, now: float
+    proxy: Proxy, context: RequestContext, attempt: Attempt, why: Withheld, body: bytes, now: float
 ) -> RetryReason | Refusal:
-    """What follows a response that was withheld, and whose body decides nothing. `now` in s."""
+    """What follows a response that was withheld, and whose body does not decide that. `now` in s."""
     if why is Withheld.MODEL_MISSING:
+        route = context.request.route
+        if isinstance(attempt, LocalAttempt) and route is not None and not _lacks_model(context, attempt, 404, body):
+            attempt.lacks_route = route.name
         attempt.rejected(context, Reason.MODEL_NOT_READY, now)
         return RetryReason.MODEL_MISSING
     if why is Withheld.UNAUTHORIZED:
@@ -221,11 +225,9 @@ def after_missing_model(
 
     Otherwise another endpoint, a burst endpoint or another region serves the request. `now` in s.
     """
-    route, model = context.request.route, context.estimate.adapter or context.model
     if not isinstance(attempt, LocalAttempt) or status not in MISSING_STATUSES:
         return None
-    name = model if attempt.rewrite is None else attempt.rewrite.engine_name(model)
-    if not lacks_model(body, ErrorFormat.OPENAI if route is None else route.errors, status, name):
+    if not _lacks_model(context, attempt, status, body):
         return None
     attempt.endpoint.check_models_soon()
     if context.route_context is None or _has_another(proxy, context, attempt, now):
@@ -364,6 +366,13 @@ def _may_lack_model(proxy: Proxy, context: RequestContext, attempt: LocalAttempt
     now = proxy.clock()
     may_leave = context.route_context is not None or _has_another(proxy, context, attempt, now)
     return Withheld.MODEL_MAY_BE_MISSING if may_leave and proxy.retry_budget.allows_one(now) else None
+
+
+def _lacks_model(context: RequestContext, attempt: LocalAttempt, status: int, body: bytes) -> bool:
+    """Whether a response states that the engine lacks the model."""
+    route, model = context.request.route, context.estimate.adapter or context.model
+    name = model if attempt.rewrite is None else attempt.rewrite.engine_name(model)
+    return lacks_model(body, ErrorFormat.OPENAI if route is None else route.errors, status, name)
 
 
 def _has_another_here(proxy: Proxy, context: RequestContext, attempt: LocalAttempt) -> bool:

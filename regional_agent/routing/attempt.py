@@ -160,6 +160,8 @@ class LocalAttempt(Placement[Endpoint]):
         """Retry-After (s) of an engine that responded with 429; 0 without one."""
         self.burst: BurstUse | None = None
         """The use of a burst endpoint; None for other endpoints."""
+        self.lacks_route = ""
+        """The route of the request, if the engine responded with 404 as if it lacked its path; empty otherwise."""
         self._silent_since = 0.0
         """Since when a stream has been silent (s); 0 if it is not."""
         self._judged_later = False
@@ -352,8 +354,15 @@ class LocalAttempt(Placement[Endpoint]):
         return self.is_charged and not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
 
     def charge_difference(self) -> None:
-        """Record, after another endpoint served the request, that this one lacks the model or requires a credential."""
+        """Record, after another endpoint served the request, that this one lacks the model or requires a credential.
+
+        One that lacks the path of a route, which any client may call, serves other routes.
+        """
         endpoints = self._services.endpoints
+        if self.lacks_route:
+            pool = endpoints.pools[self.estimate.model]
+            pool.note_lacking(self.lacks_route, self.endpoint.name, self.endpoint.now())
+            return
         tenant, adapter = self.estimate.tenant, self.estimate.adapter
         endpoints.failures.ended(self.endpoint, tenant, endpoints.engine_error(), self.since, adapter)
 

@@ -334,11 +334,18 @@ def _unfit_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[s
 def excluded_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
     """The endpoints that did not start the request, or that cannot serve it."""
     excluded = context.tried_endpoints | _unfit_endpoints(pool, context)
+    if pool.lacking and (route := context.request.route) is not None:
+        excluded |= _avoidable(pool, excluded, pool.without_route(route.name, context.received_at))
     if context.broken:
         # The request may be the cause of a failure, and its second failure would not move it again. Engines of one host
         # often end together: they may be one process.
         on_trial = frozenset(view.name for view in pool.views if view.trial)
         for avoided in (on_trial, pool.beside(context.tried_endpoints)):
-            if avoided and any(view.ready and view.name not in excluded | avoided for view in pool.views):
-                excluded |= avoided
+            excluded |= _avoidable(pool, excluded, avoided)
     return excluded
+
+
+def _avoidable(pool: EndpointPool, excluded: frozenset[str], avoided: frozenset[str]) -> frozenset[str]:
+    """The endpoints to avoid if another one is ready, else none."""
+    has_other = avoided and any(view.ready and view.name not in excluded | avoided for view in pool.views)
+    return avoided if has_other else NO_ENDPOINTS

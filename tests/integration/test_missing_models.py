@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from pathlib import Path
 
 import brotli
 import pytest
+from msgspec.structs import replace
 
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.routes.presets.preset_registry import preset_routes
+from regional_agent.endpoints.endpoint_pool import EndpointPool
 from tests.support.agents import running_agent
 from tests.support.chats import ask, chunk
 from tests.support.codings import gzipped
@@ -204,3 +209,53 @@ async def test_a_400_whose_body_stops_arriving_is_forwarded(tmp_path: Path, ends
         client.close()
         assert agent.held() == 0
         assert len(one.requests) + len(two.requests) == 1
+
+
+@pytest.mark.parametrize("body", [NO_PATH, b"404 page not found", b"", b"<html>" + b"x" * 9_000])
+async def test_an_engine_that_lacks_the_path_of_one_route_serves_the_others(tmp_path: Path, body: bytes) -> None:
+    def responds_unless(lacks: bool) -> Script:
+        async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+            if b"/v1/responses" not in received.head:
+                await SERVES(e, received, writer)
+            elif lacks:
+                await not_found(body)(e, received, writer)
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n")
+                writer.write(b'{"output": []}')
+
+        return script
+
+    asked = json.dumps({"model": MODEL, "input": "hello"}).encode()
+    async with (
+        engine(responds_unless(True)) as bad,
+        engine(responds_unless(False)) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        agent.config.policy = replace(agent.config.policy, routes=preset_routes("openai"))
+        for _ in range(12):
+            assert (await ask(agent, body=asked, path="/v1/responses")).status == 200
+        assert [b"/v1/responses" in each.head for each in bad.requests] in ([True], [])
+        for _ in range(12):
+            assert (await ask(agent, body=request())).status == 200
+        assert sum(b"/v1/chat" in each.head for each in bad.requests) >= 4
+        assert agent.counted() == {"ok": 24}
+        assert not any(each.ejection.failures or each.ejection.is_ejected for each in agent.endpoints.every())
+        pool, asked_before = agent.endpoints.pools[MODEL], len(bad.requests)
+        pool.note_lacking("openai-responses", str(bad.address), agent.proxy.clock())
+        (other,) = (each for each in agent.endpoints.every() if each.address == good.address)
+        for _ in range(3):
+            other.probed(ProbeOutcome.UNREADY)
+        assert pool.ready == 1
+        assert (await ask(agent, body=asked, path="/v1/responses")).status == 404, "no other one is ready"
+        assert len(bad.requests) == asked_before + 1
+
+
+def test_an_engine_is_asked_for_a_route_again_after_a_while() -> None:
+    pool = EndpointPool()
+    pool.note_lacking("a", "one", 0.0)
+    pool.note_lacking("b", "one", 20.0)
+    assert pool.without_route("a", 29.9) == {"one"}
+    assert pool.without_route("a", 30.1) == pool.without_route("c", 0.0) == frozenset()
+    pool.note_lacking("b", "two", 40.0)
+    assert pool.without_route("b", 45.0) == {"one", "two"}
+    assert len(pool.lacking) == 2

@@ -11,7 +11,7 @@ from regional_agent.routing.local_targets import excluded_endpoints
 def pool(**views: str) -> Any:
     """Endpoints by name, each `ready`, `trial` or `down`."""
     shown = [SimpleNamespace(name=name, ready=state != "down", trial=state == "trial") for name, state in views.items()]
-    return SimpleNamespace(views=shown, renaming=frozenset(), beside=lambda names: names)
+    return SimpleNamespace(views=shown, renaming=frozenset(), lacking={}, beside=lambda names: names)
 
 
 def context(broken: int, tried: set[str]) -> Any:
