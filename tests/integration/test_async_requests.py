@@ -18,7 +18,9 @@ import pytest
 from adapters.object_store.folder_store import FolderStore
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import claims
-from penstock.jobs.job_records import BatchCounts, Claim
+from penstock.jobs.async_request import NO_CLAIM, JobEnd, JobState
+from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import agent_jobs, job_deadline, job_worker
 from regional_agent.jobs.api import batches_api
@@ -158,11 +160,45 @@ async def test_a_cancelled_request_is_cancelled_at_the_engine(tmp_path: Path, mo
     async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (agent, client):
         job = (await submit(client)).json()["id"]
         await until(lambda: agent.held() == 1 and len(gpu.requests) == 1)
-        assert (await client.http.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelling"
+        # The run may have ended by the time of the response.
+        assert (await client.http.delete(f"/v1/jobs/{job}")).json()["status"] in ("cancelling", "cancelled")
         assert (await ended(client, job))["status"] == "cancelled"
         await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
         await until(lambda: agent.held() == 0)
         assert (await client.http.post(f"/v1/jobs/{job}/cancel")).json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_job_that_ends_while_its_state_is_read_is_not_shown_as_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_batch: bool
+) -> None:
+    read, reads = BatchStore.newest_claim, 0
+    read_of_state = 1 if is_batch else 2
+    """A cancelled request is claimed or not before its state is read."""
+
+    async def ends_after(store: BatchStore, paths: JobPaths) -> Claim | None:
+        nonlocal reads
+        found = await read(store, paths)
+        reads += await store.is_cancelled(paths)
+        if reads == read_of_state:
+            record, at = await store.record(paths), time.time()
+            assert record is not None
+            if isinstance(record, BatchRecord):
+                await store.end(record, BatchEnd(BatchState.CANCELLED, at, BatchCounts()))
+            else:
+                await store.end(record, JobEnd(JobState.CANCELLED, at, claim=NO_CLAIM))
+        return found
+
+    async with engine(never_responds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        if is_batch:
+            job = await client.started(input_file(1))
+        else:
+            job = (await submit(client)).json()["id"]
+        await until(lambda: agent.held() == 1 and len(gpu.requests) == 1)
+        monkeypatch.setattr(BatchStore, "newest_claim", ends_after)
+        path = f"/v1/batches/{job}/cancel" if is_batch else f"/v1/jobs/{job}/cancel"
+        assert (await client.http.post(path)).json()["status"] == "cancelled"
+        assert reads == read_of_state
 
 
 async def test_a_request_that_waits_is_cancelled_at_once_and_never_runs(tmp_path: Path) -> None:

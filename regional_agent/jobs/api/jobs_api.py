@@ -188,6 +188,9 @@ class JobsApi:
         paths, end = JobPaths(self._sender.tenant, record.id), await self._end(record)
         claim = await self._jobs.newest_claim(paths)
         is_cancelled = end is None and await self._jobs.is_cancelled(paths)
+        if end is None and not is_cancelled:
+            # The end of a cancelled request removes the mark, and may have done so since.
+            end = await self._end(record)
         state = job_state(claim, end, is_cancelled=is_cancelled)
         expected = self._queue.forecast(record, claim, state, self._files.clock())
         return job_object(record, claim, end, state, expected, retention_s=self._retention_s)

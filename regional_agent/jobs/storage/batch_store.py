@@ -62,10 +62,13 @@ class BatchStore:
 
     async def progress(self, paths: JobPaths) -> Progress:
         """Return the progress of a batch."""
-        end = await self.storage.find_record(paths.end, BatchEnd)
-        if end is not None:
-            return Progress(None, end, None)
-        return Progress(await self.newest_claim(paths), None, await self.cancelling_at(paths))
+        claim, end, cancelling_at = None, await self.storage.find_record(paths.end, BatchEnd), None
+        if end is None:
+            claim, cancelling_at = await self.newest_claim(paths), await self.cancelling_at(paths)
+            if cancelling_at is None:
+                # The end of a cancelled batch removes the mark, and may have done so since.
+                end = await self.storage.find_record(paths.end, BatchEnd)
+        return Progress(claim if end is None else None, end, cancelling_at)
 
     async def newest_claim(self, paths: JobPaths) -> Claim | None:
         """Return the claim with the highest number; None if there is none."""
