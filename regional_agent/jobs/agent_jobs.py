@@ -17,6 +17,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.async_requests.request_run import RequestRun
+from regional_agent.jobs.batches.batch_run import BatchRun
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.record_settlement import Settlement
@@ -102,8 +103,7 @@ class AgentJobs:
         """Do nothing: the listeners do."""
 
     async def wait_drained(self, grace_s: float) -> bool:
-        """Wait up to `grace_s` (s) for the asynchronous requests that a target has, and give up all other jobs at once,
-        which another agent runs."""
+        """Wait up to `grace_s` (s) for the requests that a target has, and leave all others to other agents at once."""
         until = time.monotonic() + grace_s
         await cancel(self._tasks[:1])
         while not await self.worker.stop(self._is_at_target) and time.monotonic() < until:
@@ -115,10 +115,11 @@ class AgentJobs:
         await self.stop()
         return 0
 
-    def _is_at_target(self, run: RequestRun) -> bool:
-        """Whether a request has a response, or a target that may be running it: another run would be a further one."""
+    def _is_at_target(self, run: BatchRun | RequestRun) -> bool:
+        """Whether a job has requests that a target may be running: another run would be a further one."""
         contexts = (exchange.context for exchange in self._proxy.active)
-        return run.has_response or any(each.attempts and each.held_records is run.held_records for each in contexts)
+        names = {each.request_id for each in contexts if each.held_records is run.held_records and each.attempts}
+        return run.pause(names) if isinstance(run, BatchRun) else run.has_response or bool(names)
 
     async def stop(self) -> None:
         """Stop all jobs; other agents, or the next start, continue them."""

@@ -124,11 +124,10 @@ class JobWorker:
             # Agents look at different times.
             await wait_for_event(self._wake, at_least_s=0.2, at_most_s=POLL_S * (0.75 + self._rng.random() / 2))
 
-    async def stop(self, is_kept: Callable[[RequestRun], bool] = lambda run: False) -> bool:
-        """Stop all runs but those of kept requests, and give up their claims; returns whether none is left. Called
-        after `run` was cancelled."""
-        runs: list[BatchRun | RequestRun] = [*self._batches.values()]
-        runs += [run for run in self._requests.values() if not is_kept(run)]
+    async def stop(self, is_kept: Callable[[BatchRun | RequestRun], bool] = lambda run: False) -> bool:
+        """Stop all runs but those to keep, and give up their claims, after `run`; returns whether none is left."""
+        every: list[BatchRun | RequestRun] = [*self._batches.values(), *self._requests.values()]
+        runs = [run for run in every if not is_kept(run)]
         names = [run.record.id for run in runs if run.record.id in self._tasks]
         self._left.update(names)
         await cancel([self._tasks[name] for name in names])
@@ -136,7 +135,7 @@ class JobWorker:
             await asyncio.gather(*(run.give_up() for run in runs))
         for run in runs:
             run.held_records.abandon()
-        return not self._requests
+        return not self._tasks
 
     async def wait_for_end(self, timeout_s: float) -> None:
         """Return after a time, or earlier when a job that this agent runs has ended."""

@@ -647,3 +647,26 @@ async def test_an_agent_that_stops_gives_up_what_has_not_ended_in_time(tmp_path:
         async with serving(tmp_path / "b", gpu, name="agent-2", job_store=store):
             await until(lambda: len(gpu.requests) == 2)
             assert (await until_shown(client, job))["status"] == "in_progress"
+
+
+@pytest.mark.parametrize("concurrency", [4, 100])
+async def test_an_agent_that_stops_completes_the_requests_of_a_batch_that_engines_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 0.1)
+    release = asyncio.Event()
+    store = job_store(tmp_path / "store", concurrency=concurrency)
+    async with (
+        engine(answers_after(release, embeds)) as gpu,
+        serving(tmp_path / "a", gpu, slots=4, queue=0, job_store=store) as (agent, client),
+    ):
+        batch = await client.started(input_file(8))
+        await until(lambda: len(gpu.requests) == 3 and agent.waiting() > 0)
+        draining = asyncio.create_task(agent.jobs.wait_drained(PATIENCE_S))
+        await until(lambda: agent.waiting() == 0)
+        release.set()
+        assert await draining
+        assert len(gpu.requests) == 3, "no further one has started"
+        async with serving(tmp_path / "b", gpu, name="agent-2", job_store=store):
+            assert (await client.ended(batch))["request_counts"]["completed"] == 8
+        assert len(gpu.requests) == 8, "each has run once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
@@ -103,6 +103,7 @@ class BatchRun:
         self._deadline = JobDeadline(record.id, record.expires_at, store.batches.storage)
         self._results: Results | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._is_paused = False
         self._failure: BaseException | None = None
         """What ended a request without a result."""
         self._room = asyncio.Event()
@@ -193,6 +194,18 @@ class BatchRun:
             loop = asyncio.get_running_loop()
             loop.call_later(GRACE_S, self._cut)
 
+    def pause(self, at_target: Collection[str]) -> bool:
+        """Start no further request, and end those without a target, because the agent stops; returns whether one runs.
+
+        Args:
+            at_target: identifiers of the requests that a target may be running.
+        """
+        self._is_paused = True
+        kept = {task for task in self._running if task.get_name() in at_target}
+        for task in self._running - kept:
+            task.cancel()
+        return bool(kept)
+
     def _cut(self) -> None:
         for task in tuple(self._running):
             task.cancel()
@@ -249,13 +262,13 @@ class BatchRun:
             if self._ends_as is not None:
                 self._add_unrun(number, line, request_id, results)
                 continue
-            task = asyncio.create_task(self._run_line(number, line, request_id, results))
+            task = asyncio.create_task(self._run_line(number, line, request_id, results), name=request_id)
             self._running.add(task)
             task.add_done_callback(self._ended)
 
     def _may_start(self) -> bool:
         """Whether the next line may run, or receive its error. None may while the store is slow or away."""
-        if self._memory.is_full or time.time() >= self._until:
+        if self._is_paused or self._memory.is_full or time.time() >= self._until:
             return False
         return self._ends_as is not None or len(self._running) < self._concurrency()
 
@@ -268,6 +281,9 @@ class BatchRun:
     async def _wait_for_running(self) -> None:
         while self._running:
             await asyncio.wait(tuple(self._running))
+        if self._is_paused:
+            # Requests may have ended without a result: another agent runs them, and ends the batch.
+            await asyncio.Event().wait()
 
     async def _run_line(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
         head = b"POST %b HTTP/1.1\r\n%bx-request-id: %b\r\n" % (line.url.encode(), self._headers, request_id.encode())
