@@ -149,7 +149,7 @@ async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -
             JobClient(first.traffic) as client,
         ):
             batch = await client.started(input_file(20))
-            await until(lambda: len(gpu.requests) > 3)
+            await until(lambda: len(gpu.requests) > 3 and first.counted() == {"ok": 3})
         before = len(gpu.requests)
         release.set()
         async with (
