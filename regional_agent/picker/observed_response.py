@@ -122,6 +122,8 @@ class ObservedResponse:
             ):
                 self._delivered = parser.delivered
                 self._note_output(now)
+                if self._context.reservation is not None:
+                    self._context.reservation.outgrown(0.0, float(parser.delivered))
         self._sent_bytes += len(chunk)
         return chunk
 
@@ -167,7 +169,7 @@ class ObservedResponse:
     @property
     def first_error(self) -> AnswerError | None:
         """The error that the response is, if its beginning was held."""
-        return self._intake.parser.error if self._may_hold and self._intake is not None else None
+        return self._intake.error if self._may_hold and self._intake is not None else None
 
     def _keep_objects(self, now: float) -> None:
         """Record the locations of the object that the response creates, and of its items, once they have arrived."""

@@ -182,7 +182,7 @@ def _refusal_of_region(context: RequestContext, attempt: Attempt, why: Reason) -
 
 def refusal_of_answer(context: RequestContext, attempt: Attempt, error: AnswerError) -> Refusal | None:
     """What a client receives in place of a response with status 200 that is an error; as `refusal_without_retry`."""
-    if not RULES[outcome_of_error(error)].may_retry:
+    if not RULES[outcome_of_error(error)].may_retry or _may_be_own(context, error):
         return None
     attempt.erred(error)
     if error.cause is ErrorCause.BUSY:
@@ -266,7 +266,7 @@ def after_error(
     outcome = outcome_of_error(error)
     if not RULES[outcome].may_retry or not isinstance(attempt, LocalAttempt):
         return None
-    if error is ABORTED and any(name in context.request.body for name in _OWN_IDS):
+    if _may_be_own(context, error):
         return None
     attempt.erred(error)
     if error.cause is ErrorCause.BUSY:
@@ -276,6 +276,11 @@ def after_error(
     context.engine_reported(error.message)
     attempt.failed_first(context)
     return RetryReason.ENGINE_ERROR
+
+
+def _may_be_own(context: RequestContext, error: AnswerError) -> bool:
+    """Whether the client itself may have let the engine abort its answer."""
+    return error is ABORTED and any(name in context.request.body for name in _OWN_IDS)
 
 
 def while_awaiting(

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.planning.plan import RegionPlan
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routes.presets.kserve import KSERVE_ROUTES
@@ -95,6 +97,24 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         assert stream.response_body() == token + b"data: [DONE]\n\n"
 
 
+async def test_a_stream_takes_from_a_budget_while_it_runs(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        base = agent.config.policy
+        limited = replace(base.tenants["open"], own_budgets=(Budget(BudgetUnit.OUTPUT_TOKENS, 0.001, burst=5_000.0),))
+        cost = Cost(CostUnit.TOKEN, 0.001, 0.01)
+        models = {MODEL: replace(base.models[MODEL], cost=cost)}
+        agent.config.policy = replace(base, tenants=base.tenants | {"open": limited}, models=models)
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(STREAM), response_head(200, {"content-type": "text/event-stream"}))
+        (counted,) = agent.budgets.meters()
+        reserved = counted.held
+        assert 0.0 < reserved < 2_000.0
+        stream.receive(response_body(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3_000))
+        assert counted.held == 3_000.0
+        stream.receive(response_body(b"data: [DONE]\n\n", ends=True))
+        assert (counted.held, counted.used) == (0.0, 3_000.0)
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "answer", "outcome"),
     [
@@ -104,6 +124,7 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         (CHATS, JSON_TYPE, b'{"foo": 1}', "refused"),
         (CHATS, JSON_TYPE, b'{"error": {"message": "CUDA out of memory", "code": 500}}', "refused"),
         (CHATS, JSON_TYPE, b'{"error": {"message": "too long", "type": "invalid_request_error"}}', "client_error"),
+        (CHATS, JSON_TYPE, b'{"choices": [{"text": "%b", "finish_reason": "abort"}]}' % (b"a" * 900), "refused"),
         (SPEECH, JSON_TYPE, b'{"foo": 1}', "refused"),
         (SPEECH, {"content-type": "audio/wav"}, b"", "engine_error"),
         (SPEECH, {"content-type": "audio/wav"}, b"RIFF\x00\xff", "ok"),
