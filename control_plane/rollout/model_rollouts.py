@@ -24,7 +24,8 @@ from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.model_versions import old_version
 from penstock.policy.policy import Policy
 from penstock.rollout.model_rollout import ModelEvent, ModelRolloutState, begin, transition
-from penstock.rollout.version_analysis import evidence_of, observe
+from penstock.rollout.rollout_progress import VersionOutlook
+from penstock.rollout.version_analysis import evidence_of, observe, version_outlook
 
 _log = structlog.get_logger(__name__)
 
@@ -62,9 +63,12 @@ class ModelRollouts:
         self.states: dict[str, ModelRolloutState] | None = None
         """The states in the store as of the last step, by name; None while another control plane leads."""
 
+        self.outlooks: tuple[VersionOutlook, ...] = ()
+        """What the rollouts of the policy wait for, as of the last step."""
+
     def reset(self) -> None:
         """Discard the states at a change of leadership."""
-        self.states = None
+        self.states, self.outlooks = None, ()
 
     async def stored(self) -> dict[str, StoredModelRollout]:
         """Return every stored rollout by name.
@@ -95,12 +99,14 @@ class ModelRollouts:
             return
         stored, seen = await self.stored(), pools(snapshot, now)
         states: dict[str, ModelRolloutState] = {}
+        outlooks: list[VersionOutlook | None] = []
         for name, rollout in configured.items():
             old, percent = old_version(policy.versions[name], rollout), _start_percent(policy, rollout)
             found = stored.get(name, StoredModelRollout(None, 0))
             before = found.state if found.state and (found.state.old, found.state.to) == (old, rollout.to) else None
             after = begin(rollout, old, percent, now) if before is None else replace(before, start_percent=percent)
-            after = observe(after, rollout, evidence_of(after, snapshot, seen, now), now)
+            evidence = evidence_of(after, snapshot, seen, now)
+            after = observe(after, rollout, evidence, now)
             if after != before and not await self._write(before, after, found.revision, epoch):
                 # An operator has changed the rollout, or another control plane leads. The share of before remains
                 # until the next step reads the change.
@@ -108,6 +114,8 @@ class ModelRollouts:
                     states[name] = before
                 continue
             states[name] = after
+            outlooks.append(version_outlook(after, rollout, evidence, now))
+        self.outlooks = tuple(filter(None, outlooks))
         for name in stored.keys() - configured.keys():
             if may_forget:
                 key = keys.model_rollout(name)

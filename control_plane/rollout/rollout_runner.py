@@ -152,8 +152,8 @@ class RolloutRunner:
         else:
             raise StoreError(f"the rollout changed concurrently in each of {MAX_TRIES} tries")
         self.active = await self._active(newest)
-        self.outlook = await self._outlook(newest, now, snapshot, receiving_since)
         await self.models.step(epoch, now, snapshot, self.active.main.policy, may_forget=newest.is_over)
+        self.outlook = await self._outlook(newest, now, snapshot, receiving_since)
         return self.active
 
     async def _outlook(
@@ -166,7 +166,8 @@ class RolloutRunner:
             found = conditions(rollout, stable.rollout, facts, now)
         fresh = self._source.fresh and self._source.origin is not Origin.STORE
         offered = self._source_version().digest if fresh else None
-        return outlook(found, rollout, offered, self._source.withheld)
+        of_policy = outlook(found, rollout, offered, self._source.withheld)
+        return msgspec.structs.replace(of_policy, versions=self.models.outlooks)
 
     def _evidence(self, rollout: Rollout, now: float, snapshot: Snapshot, receiving_since: float) -> Evidence:
         moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None

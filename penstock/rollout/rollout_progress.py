@@ -123,6 +123,15 @@ def undecided(findings: Iterable[Finding]) -> list[Condition]:
     ]
 
 
+class VersionOutlook(msgspec.Struct, frozen=True):
+    """What the rollout of a version waits for."""
+
+    rollout: str
+    """The name that clients request, and the new version."""
+    text: str
+    """Its phase, and the conditions that are not met; why it was rolled back."""
+
+
 class RolloutOutlook(msgspec.Struct, frozen=True):
     """What the rollout in progress waits for, and the policy that waits for its own rollout."""
 
@@ -132,6 +141,8 @@ class RolloutOutlook(msgspec.Struct, frozen=True):
     """Least time (s) until the phase ends; None if it does not depend on time alone."""
     waiting: WaitingPolicy | None = None
     """The policy that the source offers and that is not rolled out; null if there is none."""
+    versions: tuple[VersionOutlook, ...] = ()
+    """The rollouts of versions that are not done."""
 
 
 def outlook(

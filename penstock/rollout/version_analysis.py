@@ -25,7 +25,7 @@ from penstock.rollout.model_rollout import (
     next_step,
     transition,
 )
-from penstock.rollout.rollout_progress import Condition, Finding, elapsed, undecided
+from penstock.rollout.rollout_progress import Condition, Finding, VersionOutlook, elapsed, undecided
 from penstock.rollout.significance import Sample, mean_is_above
 
 SAME_TIME = "of the old version at the same time"
@@ -168,6 +168,20 @@ def conditions(
         case ModelPhase.HELD:
             return (Condition("an operator resumes, promotes or rolls back", False),)
     return ()
+
+
+def version_outlook(
+    state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence, now: float
+) -> VersionOutlook | None:
+    """Returns what a rollout waits for, for operators; None once it is done."""
+    if state.phase is ModelPhase.DONE:
+        return None
+    unmet = "; ".join(each.text for each in conditions(state, rollout, evidence, now) if not each.is_met)
+    if state.phase in (ModelPhase.ROLLED_BACK, ModelPhase.HELD):
+        text = f"{state.phase.value.replace('_', ' ')}: {state.why}"
+    else:
+        text = f"{state.phase.value} at {state.percent:g} %" + (f", waits for: {unmet}" if unmet else "")
+    return VersionOutlook(f"{state.name} to {state.to}", text)
 
 
 def _ended(what: str, counts: VersionCounts, needed: int) -> Condition:

@@ -53,6 +53,7 @@ OUTLOOK = """async () => {
     conditions: [{ text: "20 of 50 requests", is_met: false }, { text: "met", is_met: true }],
     ends_in_s: 60,
     waiting: { digest: "0123456789abcdef", place: 1, why: "it waits", begins_in_s: 300 },
+    versions: [{ rollout: "chat to v2", text: "preparing" }],
   });
 }"""
 """What the page says of a rollout, and of a policy that waits for its own."""
@@ -276,6 +277,7 @@ async def roll_back(page: Page, planet: Planet, token: str) -> None:
         "Waits for": "20 of 50 requests; 60 s remain",
         "Not rolled out": "policy 0123456789ab of the source, number 1 in the queue: it waits; it begins in 5 min at"
         " the earliest",
+        "Rollout of chat to v2": "preparing",
     }
     assert outlook == expected, outlook
     await act(page, "Roll back", "Roll back", "a try", expected="target_utilisation")

@@ -63,6 +63,8 @@ def _heading(status: Status) -> Text:
         )
     for text in outlook_lines(status.outlook):
         line.append(f"\n{text}", "yellow")
+    for version in status.outlook.versions if status.outlook is not None else ():
+        line.append(f"\nrollout of {version.rollout}: {version.text}", "yellow")
     return line
 
 

@@ -115,6 +115,7 @@ export function outlook(found) {
     ...(unmet.length ? [["Waits for", unmet.join("; ") + (endsInS === null ? "" : `; ${duration(endsInS)} remain`)]] : []),
     ...(waiting ? [["Not rolled out", `policy ${shortDigest(waiting.digest)} of the source${waiting.place === null ? "" : `, number ${waiting.place} in the queue`}: ${waiting.why}` +
       (waiting.begins_in_s === null ? "" : `; it begins in ${duration(waiting.begins_in_s)} at the earliest`)]] : []),
+    ...(found.versions ?? []).map(({ rollout, text }) => [`Rollout of ${rollout}`, text]),
   ];
 }
 

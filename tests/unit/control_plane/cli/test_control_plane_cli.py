@@ -53,7 +53,7 @@ from penstock.policy.provenance import Provenance
 from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.rollout.model_rollout import begin
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
-from penstock.rollout.rollout_progress import Condition, RolloutOutlook, WaitingPolicy
+from penstock.rollout.rollout_progress import Condition, RolloutOutlook, VersionOutlook, WaitingPolicy
 from penstock.rollout.state_machine import Phase, Rollout
 from tests.support.cli import run
 from tests.support.paths import POLICIES
@@ -76,6 +76,7 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
     outlook = RolloutOutlook(
         (Condition("3 of 50 requests ended", False), Condition("5 of 5 s", True, 0.0)),
         waiting=WaitingPolicy("ab" * 32, 1, "rollout 2 completes first", 12.0),
+        versions=(VersionOutlook("chat to v2", "preparing at 0 %, waits for: a ready endpoint"),),
     )
     status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
     status = msgspec.structs.replace(
@@ -94,6 +95,7 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
     assert "waits for: 3 of 50 requests ended\n" in shown
     assert "policy abababababab of the source is not rolled out, number 1 in the queue" in shown
     assert "it begins in 12 s at the earliest" in shown
+    assert "rollout of chat to v2: preparing at 0 %, waits for: a ready endpoint\n" in shown
     console.file.truncate(0)
     results = RequestResults(40, 0.05, 0.2)
     evidence = (RegionEvidence("eu-es", True, results, RequestResults(0, 0.0, None)),)

@@ -114,6 +114,22 @@ async def test_a_failing_version_returns_to_the_policys_percentages(world: World
     assert await world.act(ModelEvent.RESUME) is ModelPhase.PREPARING
 
 
+async def test_what_a_rollout_waits_for_is_stated_until_it_is_done(world: World) -> None:
+    seen = []
+    for _ in range(14):
+        await world.pass_s(1)
+        seen += [outlook.text for outlook in world.rollouts.outlooks]
+    assert world.rollouts.outlooks == ()
+    assert [text.split(" ")[0] for text in seen] == sorted(text.split(" ")[0] for text in seen)
+    assert seen[0].startswith("preparing at 0 %, waits for: ")
+    await world.act(ModelEvent.ROLL_BACK)
+    await world.step()
+    (outlook,) = world.rollouts.outlooks
+    assert (outlook.rollout, outlook.text) == ("chat to v2", "rolled back: because")
+    world.rollouts.reset()
+    assert world.rollouts.outlooks == ()
+
+
 async def test_a_new_leader_continues_and_the_former_one_changes_nothing(world: World) -> None:
     await world.pass_s(5)
     former, old_epoch = world.rollouts, world.epoch
