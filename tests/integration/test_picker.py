@@ -496,7 +496,8 @@ async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: st
             for _ in range(8):
                 client = await RawClient.connect(front)
                 forged = f"x-gateway-destination-endpoint: {abroad.address}"
-                client.send(post(BODY, forged, "x-penstock-route: x").replace(b"Host: test", b"Host: " + host.encode()))
+                request = post(BODY, forged, "x-penstock-route: x", "x-penstock-retry: failed")
+                client.send(request.replace(b"Host: test", b"Host: " + host.encode()))
                 answer = await client.answer()
                 assert answer.status == status
                 if status != 200:
