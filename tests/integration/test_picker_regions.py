@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import Location
 from penstock.wire.route_context import RouteContext, accept
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
@@ -103,10 +106,11 @@ REFUSALS: list[tuple[Script, str]] = [
 async def test_what_another_region_refuses_or_fails_is_sent_to_an_endpoint_of_this_one(
     script: Script, reason: str, host: bytes, tmp_path: Path
 ) -> None:
+    log = AccessLog(tmp_path / "access.jsonl", 1.0, Random(1))
     async with (
         engine(script) as far,
         engine(streams) as near,
-        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+        entry(tmp_path, [near], {"eu-es": far.address}, access_log=log) as (origin, front),
     ):
         answer = await ask(front, "x-penstock-retry: failed", host=host)
         assert (answer.status, answer.headers.get("x-penstock-region")) == (200, "eu-de"), answer
@@ -118,6 +122,10 @@ async def test_what_another_region_refuses_or_fails_is_sent_to_an_endpoint_of_th
         assert origin.retried() == {reason: 1.0}
         assert origin.held() == 0
         assert origin.peers.broke == (["eu-es"] if reason == "closed_early" else [])
+    log.close()
+    (line,) = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
+    assert (line["kind"], line["server"], line["attempts"], line["input_tokens"]) == ("home", "eu-de", 2, 7)
+    assert list(line["tried"]) == ["eu-es"]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +277,10 @@ async def test_a_credit_of_the_next_region_is_spent_only_if_it_serves(refuses: b
         await until(lambda: origin.held() == 0)
 
 
-async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that_it_has_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [b"api.example.com", b"eu.api.example.com"])
+async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that_it_has_there(
+    host: bytes, tmp_path: Path
+) -> None:
     """Its agent ends the response with an error, and states the reason in the trailers."""
 
     async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -283,7 +294,7 @@ async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that
         running_agent(tmp_path / "es", [far.address], region="eu-es", anonymous=None) as spain,
         entry(tmp_path, [near], {"eu-es": spain.peer}) as (origin, front),
     ):
-        answer = await ask(front)
+        answer = await ask(front, host=host)
         assert answer.status == 200
         assert b'"code":"engine_failed"' in answer.body
         await until(lambda: origin.counted() == spain.counted() == {"engine_cut": 1.0})
