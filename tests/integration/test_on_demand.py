@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,6 +35,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.dns.dns_service import EntryStates
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
+from regional_agent.on_demand import wake_attempts, wake_claims
 from regional_agent.on_demand.on_demand_models import OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
@@ -51,7 +53,13 @@ from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import RawClient, post
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
+
+
+@pytest.fixture(autouse=True)
+def _patient_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    # An agent that Redis does not answer in time proceeds without a claim.
+    monkeypatch.setattr(wake_claims, "TIMEOUT_S", PATIENCE_S)
 
 
 class SleepingEngine(SmallHttp):
@@ -440,8 +448,9 @@ async def test_a_new_version_wakes_for_the_next_step_of_its_rollout(
 
 
 async def test_no_request_is_sent_to_an_endpoint_that_another_agent_lets_sleep(
-    tmp_path: Path, own_redis: RedisServer
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(wake_attempts, "FRESH_S", 2 * PATIENCE_S)
     engine, url = SleepingEngine(), own_redis.url
     engine.asleep = False
     args: dict[str, Any] = {"options": {"engine": "vllm"}, "redis_url": url, "scale_to_zero": True}
@@ -454,7 +463,11 @@ async def test_no_request_is_sent_to_an_endpoint_that_another_agent_lets_sleep(
         (endpoint,), on_demand = one.endpoints.every(), one.config.policy.models[MODEL].on_demand
         assert on_demand
         engine.may_wake.clear()
-        one.metrics.on_demand.models.attempts.let_sleep(endpoint, MODEL, on_demand)
+        attempts, (elsewhere,) = one.metrics.on_demand.models.attempts, other.endpoints.every()
+        attempts.let_sleep(endpoint, MODEL, on_demand)
+        await until(lambda: MODEL in elsewhere.reported.going)
+        assert not engine.orders, "the other agent may have a request on the way"
+        monkeypatch.setattr(attempts, "_clock", lambda: time.monotonic() + 2 * PATIENCE_S)
         await until(lambda: bool(engine.orders))
         # No probe of the other agent can have read yet that the engine sleeps.
         client = await RawClient.connect(other.traffic)
