@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,17 +13,21 @@ from random import Random
 from typing import Any
 
 import pytest
+import yaml
 from msgspec.structs import replace
 
+from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import Location
+from penstock.routing.reasons import Reason
 from penstock.wire.route_context import RouteContext, accept
+from regional_agent.routing.forwarded_attempt import engines_failed_line
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
-from tests.support.envoys import running_envoy, running_picker
+from tests.support.envoys import SHIPPED, http_manager, running_envoy, running_picker
 from tests.support.identities import region_sessions
 from tests.support.planet import plan
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
@@ -324,3 +329,22 @@ async def test_a_region_that_counts_as_failed_ends_no_request_that_has_left_it(t
         goes_on.set()
         assert (await answer).status == 200
         await until(lambda: origin.counted() == {"ok": 1.0})
+
+
+def test_the_shipped_configuration_knows_which_refusals_and_failures_may_move() -> None:
+    """By the reasons that exist, and by the limits of engines that may fail a request."""
+    (policy,) = [
+        route["route"]["retry_policy"]
+        for host in http_manager(yaml.safe_load(SHIPPED.read_text()))["route_config"]["virtual_hosts"]
+        for route in host["routes"]
+        if host["name"] == "any" and route["match"].get("headers", [{}])[0].get("string_match") == {"exact": "failed"}
+    ]
+    refused, failed = (each["string_match"]["safe_regex"]["regex"] for each in policy["retriable_headers"])
+    stay = {reason for reason in Reason if not re.fullmatch(refused, reason.value)}
+    assert stay == {Reason.ENGINE_FAILED, Reason.ENGINE_TIMEOUT}
+    for broke, limit in ((False, MAX_FAILED), (True, MAX_BROKEN)):
+        values = [
+            engines_failed_line(count, broke=broke).partition(b": ")[2].strip() for count in range(MAX_FAILED + 1)
+        ]
+        moves = [bool(re.fullmatch(failed, value.decode())) for value in values]
+        assert moves == [count < limit for count in range(MAX_FAILED + 1)]
