@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from functools import cache
 from random import Random
 from typing import Any, Final
@@ -28,6 +29,7 @@ from regional_agent.jobs.storage.lost_regions import LostRegions
 from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
 from regional_agent.jobs.webhooks.webhook_request import WebhookClient
 from regional_agent.jobs.webhooks.webhook_sender import WebhookSender
+from regional_agent.ledger.held_files import HeldRecords
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.services.job_service import JobService
@@ -106,7 +108,7 @@ class AgentJobs:
         """Wait up to `grace_s` (s) for the requests that a target has, and leave all others to other agents at once."""
         until = time.monotonic() + grace_s
         await cancel(self._tasks[:1])
-        while not await self.worker.stop(self._is_at_target) and time.monotonic() < until:
+        while not await self.worker.stop(self._at_targets()) and time.monotonic() < until:
             await self.worker.wait_for_end(DRAIN_POLL_S)
         return await self.worker.stop()
 
@@ -115,11 +117,18 @@ class AgentJobs:
         await self.stop()
         return 0
 
-    def _is_at_target(self, run: BatchRun | RequestRun) -> bool:
-        """Whether a job has requests that a target may be running: another run would be a further one."""
-        contexts = (exchange.context for exchange in self._proxy.active)
-        names = {each.request_id for each in contexts if each.held_records is run.held_records and each.attempts}
-        return run.pause(names) if isinstance(run, BatchRun) else run.has_response or bool(names)
+    def _at_targets(self) -> Callable[[BatchRun | RequestRun], bool]:
+        """Return whether a job has requests that a target may be running now: another run would be a further one."""
+        names: dict[HeldRecords, set[str]] = {}
+        for context in (exchange.context for exchange in self._proxy.active):
+            if context.held_records is not None and context.attempts:
+                names.setdefault(context.held_records, set()).add(context.request_id)
+
+        def has_some(run: BatchRun | RequestRun) -> bool:
+            of_job = names.get(run.held_records, set())
+            return run.pause(of_job) if isinstance(run, BatchRun) else run.has_response or bool(of_job)
+
+        return has_some
 
     async def stop(self) -> None:
         """Stop all jobs; other agents, or the next start, continue them."""

@@ -175,6 +175,9 @@ def batches() -> None:
     results = [json.loads(line) for line in sdk.files.content(batch.output_file_id).text.splitlines()]
     expect(sorted(each["custom_id"] for each in results) == sorted(line["custom_id"] for line in lines), results)
     expect(all(each["response"]["body"]["usage"]["completion_tokens"] == 3 for each in results), results)
+    prompt_tokens = sum(each["response"]["body"]["usage"]["prompt_tokens"] for each in results)
+    expect(batch.model == MODEL and batch.usage is not None, batch)
+    expect((batch.usage.input_tokens, batch.usage.output_tokens) == (prompt_tokens, 60), batch.usage)
     listed = sdk.files.list(purpose="batch_output", order="asc", limit=100)
     expect(batch.output_file_id in [each.id for each in listed], "the results are not listed")
     expect(batch.id in [each.id for each in sdk.batches.list(limit=1)], "the batch is not listed")
