@@ -15,6 +15,10 @@ import msgspec
 MAX_IMAGES: Final = 1024
 """Maximum number of images of one workflow."""
 
+MAX_SEPARATORS: Final = 100_000
+"""Maximum number of the characters between values in the JSON of a request: ten times those of a large workflow. It is
+decoded in some 10 ms then. A body of the maximum size could have millions, and occupy the agent for many seconds."""
+
 _IMAGE_LISTS: Final = ("images", "gifs", "video", "audio", "files", "3d")
 """Members of a node's output that list files."""
 
@@ -90,7 +94,9 @@ class FileRequest(NamedTuple):
 
 def prompt_with_client(body: bytes, client_id: str) -> bytes:
     """Return the body of a prompt with the identifier of another client, and without its choices of identifier and
-    place in the queue, which could be those of other clients; raises BadWorkflow."""
+    place in the queue, which could be those of other clients; raises BadWorkflow. No body may be decoded before."""
+    if sum(map(body.count, (b",", b":", b"[", b"{"))) > MAX_SEPARATORS:
+        raise BadWorkflow(f"the request has more than {MAX_SEPARATORS} of the characters `,`, `:`, `[` and `{{`")
     prompt = _object(body, "the request")
     if not isinstance(prompt.get("prompt"), dict):
         raise BadWorkflow("the request has no workflow: `prompt` must be an object of nodes")

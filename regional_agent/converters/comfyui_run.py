@@ -82,7 +82,7 @@ class ComfyUiRun:
         self._form = form
         self._report = report
         self._reported = -1
-        self._progress = WorkflowProgress(body)
+        self._progress = WorkflowProgress(b"")
         self._news = asyncio.Event()
         """Set when the end of the workflow was announced, or will not be."""
         self._socket = EngineSocket(engine, self._on_message, self._news.set)
@@ -104,6 +104,7 @@ class ComfyUiRun:
         try:
             client_id = uuid4().hex
             prompt = prompt_with_client(self._body, client_id)
+            self._progress = WorkflowProgress(prompt)
             images = await self._load_images()
         except BadWorkflow as error:
             return failure(400, "invalid_prompt", str(error))
