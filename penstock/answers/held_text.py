@@ -16,6 +16,9 @@ MAX_UNDECIDED_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded. The end
 of a JSON text may show that the engine aborted the answer."""
 
+MIN_DECIDED_BYTES: Final = 512
+"""Minimum size (bytes) of the beginning of a JSON text of any form that is no error: only identifiers precede one."""
+
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 _CONTAINERS: Final = (b"{", b"[")
@@ -92,13 +95,16 @@ class HeldText:
         """Whether the text so far may be the beginning of an error, or of an aborted answer.
 
         Args:
-            needs_answer: whether a text that is neither an object nor an array may be one.
+            needs_answer: whether the answers have a certain form; an error may be neither an object nor an array.
             is_media: whether it is none if it has other characters than a message.
         """
         if self.size_bytes > 0 and self.first[:1] not in _JSON_STARTS:
             may_be_other = needs_answer and not (is_media and not is_readable(self.first))
             if not may_be_other:
                 return False
+        # Routes of policy may stream a JSON text.
+        if self.size_bytes >= MIN_DECIDED_BYTES and not (needs_answer or self.may_be_error):
+            return False
         return self.size_bytes <= MAX_UNDECIDED_BYTES
 
     def take(self) -> bytes:

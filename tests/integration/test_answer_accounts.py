@@ -616,7 +616,7 @@ PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
     [
         (responds(b"not found"), PLAIN, 502, 502),
         (responds(body_of(WHOLE)[:60]), PLAIN, 502, 502),
-        (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 502, 502),
+        (responds(body_of({**WHOLE, "x": "y" * 1000})[:900]), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), PLAIN, 502, 200),
         (responds(b"busy", head=PAGE_HEAD.replace(b"html", b"plain")), PLAIN, 502, 200),
         (responds(PAGE, head=PAGE_HEAD), STREAM, 502, 200),
@@ -996,6 +996,26 @@ async def test_an_answer_that_is_not_wholly_aborted_is_sent_once(tmp_path: Path,
         assert (received.status, received.body) == (200, text)
         assert (agent.counted(), agent.held()) == ({"engine_cut" if several else "ok": 1}, 0)
         assert len(one.requests) + len(two.requests) == 1
+
+
+async def test_a_json_text_that_a_route_of_policy_streams_is_forwarded_as_it_arrives(tmp_path: Path) -> None:
+    first, rest = b'[{"text": "%b"},' % (b"a" * 600), b'{"text": "b"}]'
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(first))
+        await received_first.wait()
+        writer.write(chunk(rest) + b"0\r\n\r\n")
+
+    received_first = asyncio.Event()
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        as_own(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(PLAIN)))
+        assert (await client.reader.readuntil(first)).startswith(b"HTTP/1.1 200 ")
+        received_first.set()
+        assert rest in await client.reader.readuntil(b"\r\n0\r\n\r\n")
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1})
 
 
 @pytest.mark.parametrize("named", [{"rid": "a"}, {"request_id": "a"}])

@@ -128,6 +128,7 @@ def test_a_short_text_is_undecided_only_where_it_may_be_an_error() -> None:
 def test_a_json_text_is_undecided_up_to_a_size(beyond: int, undecided: bool) -> None:
     begun = b'{"text": "'
     assert held(begun + b"x" * (MAX_UNDECIDED_BYTES - len(begun) + beyond)).is_undecided(True, False) is undecided
+    assert [held(b"{" + b"x" * size).is_undecided(False, False) for size in (510, 511)] == [True, False]
 
 
 def test_wanted_members_share_their_beginning_and_a_whole_member_includes_its_parts() -> None:
