@@ -58,7 +58,7 @@ class Targets:
         """Whether the address of the target of `attempt` is known."""
         pools, may_move = parts.proxy.pools, True
         if isinstance(attempt, ForwardedAttempt):
-            following = None
+            following, may_move = None, False
             if parts.proxy.retry_budget.allows_one(now):
                 following, may_move = parts.proxy.router.after(context, attempt, now)
             for each in (attempt, following):

@@ -255,6 +255,23 @@ async def test_no_request_moves_to_a_region_that_its_residency_forbids(tmp_path:
         await until(lambda: origin.counted() == {"engine_cut": 1.0})
 
 
+async def test_without_budget_for_retries_no_endpoint_of_this_region_receives_what_another_refuses(
+    tmp_path: Path,
+) -> None:
+    async with (
+        engine(responds(429, "x-penstock-refusal: saturated", "retry-after: 2")) as far,
+        engine(streams) as near,
+        entry(tmp_path, [near], {"eu-es": far.address}) as (origin, front),
+    ):
+        proxy = origin.proxy
+        while proxy.retry_budget.allows_one(proxy.clock()):
+            proxy.retry_budget.withdraw(proxy.clock())
+        answer = await ask(front)
+        assert (answer.status, code(answer.body), answer.headers["retry-after"]) == (429, "saturated", "2")
+        assert (len(far.requests), near.requests) == (1, [])
+        await until(lambda: origin.counted() == {"refused": 1.0})
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_a_credit_of_the_next_region_is_spent_only_if_it_serves(refuses: bool, tmp_path: Path) -> None:
     """The region of the entry is full, so that both other regions serve on credits."""
