@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.errors import MissingBinary
-from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.free_ports import LOOPBACK
 from adapters.servers.process import ServerProcess, find_binary
 from adapters.tls_contexts import ServerTls
 from regional_agent.picker.picker_server import PickerServer, PickerTls
@@ -78,6 +79,15 @@ async def running_picker(
         await server.drain(0.0)
 
 
+@contextmanager
+def _kept_port() -> Iterator[int]:
+    """A TCP port that no other process receives meanwhile. Envoy's listeners share it, by SO_REUSEPORT."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind((LOOPBACK, 0))
+        yield kept.getsockname()[1]
+
+
 @asynccontextmanager
 async def running_envoy(
     directory: Path,
@@ -93,20 +103,20 @@ async def running_envoy(
         change: changes the configuration, whose addresses are already those of this fleet.
         identity_dir: directory with Envoy's certificate; None for connections without TLS to picker and agents.
     """
-    port, admin = free_ports(2)
     shipped = SHIPPED.read_text().replace("/etc/penstock/identity", str(identity_dir))
     config: Config = yaml.safe_load(shipped)
-    listener = config["static_resources"]["listeners"][0]
-    listener["address"]["socket_address"] = {"address": LOOPBACK, "port_value": port}
     by_name = clusters(config)
     for name in ("eu", "eu-picked"):
         by_name[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints(endpoints)}]
     by_name["penstock-picker"]["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints([picker])}]
     for name in ("penstock-picker", "other-regions", "next-region") if identity_dir is None else ():
         del by_name[name]["transport_socket"]
-    change(config)
-    async with _running(directory / "envoy", config, port, admin):
-        yield Address(LOOPBACK, port)
+    with _kept_port() as port:
+        listener = config["static_resources"]["listeners"][0]
+        listener["address"]["socket_address"] = {"address": LOOPBACK, "port_value": port}
+        change(config)
+        async with _running(directory / "envoy", config):
+            yield Address(LOOPBACK, port)
 
 
 @asynccontextmanager
@@ -120,7 +130,6 @@ async def running_translator(
         version: `http2` or `http3`.
         authorities: file with the authority of its certificate.
     """
-    port, admin = free_ports(2)
     v3 = "type.googleapis.com/envoy.extensions"
     tls: Config = {
         "sni": "localhost",
@@ -162,40 +171,45 @@ async def running_translator(
             ]
         },
     }
-    listener = {
-        "address": {"socket_address": {"address": LOOPBACK, "port_value": port}},
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
-    }
-    config: Config = {"static_resources": {"listeners": [listener], "clusters": [to_front]}}
-    async with _running(directory / "translator", config, port, admin):
-        yield Address(LOOPBACK, port)
+    with _kept_port() as port:
+        listener = {
+            "address": {"socket_address": {"address": LOOPBACK, "port_value": port}},
+            "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+        }
+        config: Config = {"static_resources": {"listeners": [listener], "clusters": [to_front]}}
+        async with _running(directory / "translator", config):
+            yield Address(LOOPBACK, port)
 
 
 @asynccontextmanager
-async def _running(file: Path, config: Config, port: int, admin: int) -> AsyncIterator[None]:
-    """Run Envoy by a configuration; `file` is the path of its files without their suffix."""
+async def _running(file: Path, config: Config) -> AsyncIterator[None]:
+    """Run Envoy by a configuration; `file` is the path of its files without their suffix.
+
+    `config` receives the address of the administration interface, which Envoy chooses: no other one has it.
+    """
     try:
         program = find_binary("envoy", package="envoy", inside="_bin/envoy", distribution="penstock-lab[bench]")
     except MissingBinary as missing:
         pytest.skip(str(missing))
-    config["admin"] = {"address": {"socket_address": {"address": LOOPBACK, "port_value": admin}}}
-    written = file.with_suffix(".yaml")
+    admin = {"address": LOOPBACK, "port_value": 0}
+    config["admin"] = {"address": {"socket_address": admin}}
+    written, chosen = file.with_suffix(".yaml"), file.with_suffix(".admin")
     written.write_text(yaml.safe_dump(config))
+    chosen.unlink(missing_ok=True)
     options = ["--use-dynamic-base-id", "--concurrency", "1", "-l", "warning", "--drain-time-s", "0"]
+    options += ["--admin-address-path", str(chosen)]
 
     def is_ready() -> bool:
         try:
-            return httpx.get(f"http://{LOOPBACK}:{admin}/ready", timeout=1.0).status_code == 200
-        except httpx.HTTPError:
+            port = int(chosen.read_text().rpartition(":")[2])
+            is_up = httpx.get(f"http://{LOOPBACK}:{port}/ready", timeout=1.0).status_code == 200
+        except (OSError, ValueError, httpx.HTTPError):
             return False
+        admin["port_value"] = port
+        return is_up
 
-    process = ServerProcess(
-        "envoy",
-        [str(program), "-c", str(written), *options],
-        log_path=file.with_suffix(".log"),
-        ready=is_ready,
-        ports=(port, admin),
-    )
+    argv = [str(program), "-c", str(written), *options]
+    process = ServerProcess("envoy", argv, log_path=file.with_suffix(".log"), ready=is_ready)
     await asyncio.to_thread(process.start)
     try:
         await asyncio.to_thread(process.wait_ready, PATIENCE_S)
