@@ -92,6 +92,7 @@ _CAUSE_MEMBERS: Final = frozenset({"code", "status_code", "status", "type", "err
 _EXPLAINED: Final = _CAUSE_MEMBERS | {"message"}
 
 _NO_FIELDS: Final[Fields] = {}
+_NO_STATUS: Final = msgspec.Raw(b"null")
 
 _any: Final = msgspec.json.Decoder()
 
@@ -121,7 +122,10 @@ def stated_abort(fields: Fields) -> AnswerError | None:
     raw = fields.get("meta_info")
     details = members_of(raw) if raw is not None else None
     reason = members_of(details["finish_reason"]) if details is not None and "finish_reason" in details else None
-    return _from_members(reason) if reason is not None and "status_code" in reason else None
+    if reason is None or bytes(reason.get("status_code", _NO_STATUS)) in _EMPTY:
+        # A null, where a client or an operator let the engine abort the request.
+        return None
+    return _from_members(reason)
 
 
 def is_failed_object(fields: Fields) -> bool:

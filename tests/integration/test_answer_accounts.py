@@ -1030,6 +1030,21 @@ async def test_an_answer_that_its_client_may_have_aborted_is_sent_once(tmp_path:
         assert len(one.requests) + len(two.requests) == 1
 
 
+async def test_an_abort_for_which_sglang_states_no_status_may_be_the_clients(tmp_path: Path) -> None:
+    reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+    text = body_of({**NATIVE, "meta_info": {"finish_reason": reason}})
+    async with (
+        engine(responds(text)) as one,
+        engine(responds(text)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        with_presets(agent, "openai", "sglang")
+        asked = body_of({"text": "hello", "rid": "a"})
+        assert (await ask(agent, body=asked, path=f"/generate?model={MODEL}")).body == text
+        assert len(one.requests) + len(two.requests) == 1
+        assert (agent.counted(), agent.held()) == ({"engine_cut": 1}, 0)
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize(("status", "outcome"), [(400, "client_error"), (500, "engine_error")])
 async def test_an_abort_of_sglang_states_whose_fault_it_is(
