@@ -129,12 +129,16 @@ class BudgetReservation:
         """What the request reserved."""
         return self._amounts
 
-    def settle(self, actual: Amounts, now: float) -> None:
-        """Replace the reservation by what the request used. A further call does nothing."""
+    def settle(self, actual: Amounts, now: float, *, is_session: bool = False) -> None:
+        """Replace the reservation by what the request used. A further call does nothing.
+
+        Args:
+            is_session: whether the output is that of a session, whose length is that of no answer.
+        """
         if self._is_settled:
             return
         self._is_settled = True
-        if actual.output_tokens:
+        if actual.output_tokens and not is_session:
             self.budgets.note_answer(actual.output_tokens)
         reserved, meters = self._amounts, self._meters
         for index in range(self._count):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from penstock.accounts.account import Account
+from penstock.accounts.account import SWITCHING_PROTOCOLS, Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.cost.gpu_time import gpu_time_s, gpus_of
 from penstock.tenancy.amounts import Amounts
@@ -34,7 +34,7 @@ def settle(budgets: TenantBudgets, context: RequestContext, attempt: Attempt | N
         except Exception:
             # What a request holds is released whatever else fails.
             log.exception("the use of budgets is not known", model=context.model)
-    reservation.settle(amounts, account.ended_at)
+    reservation.settle(amounts, account.ended_at, is_session=account.status == SWITCHING_PROTOCOLS)
 
 
 def _used(

@@ -17,6 +17,7 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyRule
+from penstock.tenancy.sender_budgets import FIRST_TOKENS
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.websocket.websocket_frames import BINARY, CLOSE, GOING_AWAY, PROTOCOL_ERROR, TEXT
@@ -375,6 +376,9 @@ async def test_a_session_takes_from_a_budget_of_tokens_while_it_runs(tmp_path: P
         client.close()
         await until(lambda: agent.held() == 0)
         assert (counted.held, counted.used) == (0.0, 60 * 30)
+        sender = agent.budgets.of(agent.config.policy.tenants["open"])
+        assert sender is not None
+        assert sender.usual_tokens == FIRST_TOKENS, "the output of a session is the length of no answer"
 
 
 @pytest.mark.parametrize(
