@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
+from penstock.accounts.retry_rules import OUTCOMES, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -44,6 +44,7 @@ from regional_agent.telemetry.tracing.request_trace import SpanEvent
 _SELECTION: Final = SpanEvent.SELECTION
 _QUEUE: Final = SpanEvent.QUEUE
 _OK: Final = Outcome.OK
+_ENGINE_CUT: Final = Outcome.ENGINE_CUT
 _REVOKED: Final = Outcome.REVOKED
 _SATURATED: Final = Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -148,6 +149,10 @@ class Exchange(AttemptOwner):
         """Try another target, if the request can be sent again and the retry budget permits it."""
         proxy, now = self._proxy, self._leave_target(why.value)
         self.context.failed_with(why)
+        error = self._sink.engine_error
+        if error is not None and error[0] < 500 and OUTCOMES[why] is _ENGINE_CUT:
+            # An earlier engine lacked the model or the route; that this one failed is no mistake of the client.
+            self._sink.engine_error = None
         refusal = refuse_retry(proxy, self.context, why, now)
         if refusal is not None:
             self._refuse(refusal)

@@ -259,3 +259,27 @@ def test_an_engine_is_asked_for_a_route_again_after_a_while() -> None:
     pool.note_lacking("b", "two", 40.0)
     assert pool.without_route("b", 45.0) == {"one", "two"}
     assert len(pool.lacking) == 2
+
+
+@pytest.mark.parametrize("body", [MISSING, NO_PATH])
+async def test_a_404_before_the_failure_of_another_engine_is_not_forwarded(tmp_path: Path, body: bytes) -> None:
+    first = iter([not_found(body)])
+
+    async def lacks_or_breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        lacks = next(first, None)
+        if lacks is None:
+            writer.transport.abort()
+        else:
+            await lacks(e, received, writer)
+
+    async with (
+        engine(lacks_or_breaks) as one,
+        engine(lacks_or_breaks) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        routes = tuple(replace(each, repeatable=False) for each in preset_routes("openai"))
+        agent.config.policy = replace(agent.config.policy, routes=routes)
+        answer = await ask(agent, body=request())
+        assert (answer.status, answer.headers["x-penstock-refusal"]) == (502, "engine_failed")
+        assert (len(one.requests), len(two.requests)) == (1, 1)
+        assert (agent.counted(), agent.held()) == ({"engine_cut": 1}, 0)
