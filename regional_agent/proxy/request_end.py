@@ -36,7 +36,7 @@ def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) 
     failed = context.broken + is_origin * context.failed_elsewhere if context.attempts else 0
     if (failed or refusal.reason is _ENGINE_FAILED) and not (is_origin and context.job_deadline_at is None):
         # Of a job, the next run is one of those that failed; of a peer's request, the origin counts the engines.
-        lines.append(engines_failed_line(context.broken, broke=context.may_end_engines))
+        lines.append(engines_failed_line(context.failed_here(), broke=context.may_end_engines))
     return status, lines, body
 
 

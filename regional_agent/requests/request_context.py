@@ -167,6 +167,13 @@ class RequestContext:
         """Whether as many engines of this region have failed as may fail the request here."""
         return self.broken >= MAX_BROKEN
 
+    def failed_here(self, more: int = 0) -> int:
+        """Number of engines of this region that have failed the request, and `more`, for the agent of its origin.
+
+        It is MAX_FAILED if engines broke, and no other may fail the request in any region: Envoy adds no numbers.
+        """
+        return MAX_FAILED if self.may_end_engines and self.failures_left <= more else self.broken + more
+
     def failed_with(self, why: RetryReason) -> None:
         """Record the outcome of an attempt that failed, if an engine that received the request is the cause."""
         outcome = OUTCOMES[why]

@@ -237,6 +237,28 @@ async def test_two_regions_fail(last: str, tmp_path: Path) -> None:
         assert origin.held() == 0
 
 
+async def test_a_request_that_ends_engines_in_two_regions_reaches_no_third_one(tmp_path: Path) -> None:
+    async with (
+        engine(disconnects) as one,
+        engine(disconnects) as two,
+        engine(streams) as near,
+        running_agent(tmp_path / "es", [one.address], region="eu-es", anonymous=None) as spain,
+        running_agent(tmp_path / "us", [two.address], region="us-east", anonymous=None) as us,
+        entry(
+            tmp_path,
+            [near],
+            {"eu-es": spain.peer, "us-east": us.peer},
+            plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0, us_east=0.0),
+        ) as (origin, front),
+    ):
+        policy = origin.config.policy
+        nearer = {"us-east": replace(policy.regions["us-east"], bias_ms=-1000.0)}
+        origin.config.policy = replace(policy, regions=policy.regions | nearer)
+        answer = await ask(front)
+        assert (len(one.requests), len(two.requests), near.requests) == (1, 1, [])
+        assert (answer.status, code(answer.body)) == (502, "engine_failed"), answer
+
+
 async def test_no_request_moves_to_a_region_that_its_residency_forbids(tmp_path: Path) -> None:
     async with (
         engine(disconnects) as spain,

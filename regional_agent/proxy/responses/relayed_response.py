@@ -172,7 +172,7 @@ class RelayedResponse:
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
         if head.status >= 400 and asks_origin(context, attempt, head.status):
-            failed = context.broken + (not context.lacks_model)
+            failed = context.failed_here(int(not context.lacks_model))
             lines += engines_failed_line(failed, broke=context.may_end_engines)
         writer.start(head, lines, keeps_length=intake is None or not intake.parser.hides_usage)
 
