@@ -186,10 +186,7 @@ class AttemptSink(TargetSink):
 
     @property
     def _awaits_trailer(self) -> bool:
-        """Whether a trailer shows whether an error is that of the peer's engine, or that its agent gave up.
-
-        An agent that has sent comments cannot refuse the request by the head of its response.
-        """
+        """Whether a trailer shows if the peer's agent gave up, which by the head it cannot after comments."""
         return self.current.from_peer
 
     def on_pause(self) -> None:
@@ -430,6 +427,9 @@ class AttemptSink(TargetSink):
         attempt.progressed(now)
         if context.estimate.streaming:
             attempt.on_first_byte(now)
+        if self.differing is not None and head.status < 300:
+            # Other requests are not to learn that anew for as long as this response takes.
+            self.differing.note_route()
         usage, response = self.usage, self.response
         if usage is not None and usage.refused_by is not None and head.status < 300:
             # The engine responds only to a request without the flag.

@@ -353,6 +353,12 @@ class LocalAttempt(Placement[Endpoint]):
         than the requests themselves."""
         return self.is_charged and not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
 
+    def note_route(self) -> None:
+        """Record, once another endpoint serves the request, that this one lacks its route, if it does."""
+        if self.lacks_route:
+            pool = self._services.endpoints.pools[self.estimate.model]
+            pool.note_lacking(self.lacks_route, self.endpoint.name, self.endpoint.now())
+
     def charge_difference(self) -> None:
         """Record, after another endpoint served the request, that this one lacks the model or requires a credential.
 
@@ -360,8 +366,7 @@ class LocalAttempt(Placement[Endpoint]):
         """
         endpoints = self._services.endpoints
         if self.lacks_route:
-            pool = endpoints.pools[self.estimate.model]
-            pool.note_lacking(self.lacks_route, self.endpoint.name, self.endpoint.now())
+            self.note_route()
             return
         tenant, adapter = self.estimate.tenant, self.estimate.adapter
         endpoints.failures.ended(self.endpoint, tenant, endpoints.engine_error(), self.since, adapter)

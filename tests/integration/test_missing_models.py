@@ -15,7 +15,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from tests.support.agents import running_agent
-from tests.support.chats import ask, chunk
+from tests.support.chats import SSE_HEAD, ask, chunk
 from tests.support.codings import gzipped
 from tests.support.failing_engines import SERVES, request
 from tests.support.planet import MODEL, plan
@@ -248,6 +248,31 @@ async def test_an_engine_that_lacks_the_path_of_one_route_serves_the_others(tmp_
         assert pool.ready == 1
         assert (await ask(agent, body=asked, path="/v1/responses")).status == 404, "no other one is ready"
         assert len(bad.requests) == asked_before + 1
+
+
+async def test_an_engine_that_lacks_a_route_is_avoided_while_another_one_streams(tmp_path: Path) -> None:
+    may_end = asyncio.Event()
+
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'))
+        await may_end.wait()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with (
+        engine(not_found(NO_PATH)) as bad,
+        engine(streams) as good,
+        running_agent(tmp_path, [bad.address, good.address], slots=8) as agent,
+    ):
+        clients = [await RawClient.connect(agent.traffic) for _ in range(6)]
+        for client in clients:
+            client.send(post(request(streamed=True)))
+            assert (await client.head())[0] == 200
+        assert (len(bad.requests), len(good.requests)) == (1, 6)
+        may_end.set()
+        await until(lambda: agent.counted() == {"ok": 6})
+        for client in clients:
+            client.close()
+        assert agent.held() == 0
 
 
 def test_an_engine_is_asked_for_a_route_again_after_a_while() -> None:
