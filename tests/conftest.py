@@ -16,7 +16,7 @@ from adapters.servers.etcd import EtcdServer
 from adapters.servers.process import ServerProcess
 from adapters.servers.redis import RedisServer
 from lab.server_starting import start_etcd
-from tests.support.examples import examples
+from tests.support.examples import DRAWS_ANEW, examples
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports
@@ -37,7 +37,11 @@ ServerProcess.spawn = ForkServer().spawn
 
 # Slow generation of examples indicates a busy machine, not a defect of the code.
 settings.register_profile(
-    "penstock", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "penstock",
+    max_examples=examples(100),
+    deadline=None,
+    derandomize=not DRAWS_ANEW,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("penstock")
 

@@ -1,12 +1,18 @@
-"""Number of examples of property tests: a quarter of the full number, or the share that the environment sets."""
+"""Examples of property tests: a quarter of all, the same in each run; or the share that the environment sets, drawn
+anew."""
 
 from __future__ import annotations
 
 import os
 
-SHARE = float(os.environ.get("PENSTOCK_TEST_EXAMPLES", "0.25"))
-"""Share of the examples that property tests run. Every run draws different examples, so a quick run may run fewer;
-`make test-stress` runs all."""
+VARIABLE = "PENSTOCK_TEST_EXAMPLES"
+
+SHARE = float(os.environ.get(VARIABLE, "0.25"))
+"""Share of the examples that property tests run; `make test-stress` runs all."""
+
+DRAWS_ANEW = VARIABLE in os.environ
+"""Whether each run draws other examples. Those of `make test` are the same in each run, so that it does not fail for a
+defect that an earlier change made."""
 
 
 def examples(count: int) -> int:
