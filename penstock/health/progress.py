@@ -62,6 +62,8 @@ class StallReason(StrEnum):
     """A request is overdue, and the engine reports that no request runs or waits."""
     UNUSUAL = "unusual"
     """A request has waited for much longer than recent responses of the endpoint, and no byte has arrived from any."""
+    UNANSWERED = "unanswered"
+    """The endpoint is down, since its server answers no probe, and no byte has arrived from any request."""
 
 
 class Stall(NamedTuple):
@@ -262,6 +264,21 @@ class ProgressTracker:
         self._maybe_long.clear()
         self._has_pause = self._is_long = self._has_witness = False
         return sample
+
+
+def stall_while_down(sample: ProgressSample, now: float, suspect_after_s: float) -> Stall | None:
+    """Return the evidence that an endpoint makes no progress that is down because its server answers no probe.
+
+    Its probes are the evidence, so that silence suffices: nothing need be known of its responses.
+
+    Args:
+        sample, now, suspect_after_s: as for `stall_of`.
+    """
+    silent_s = sample.silent_s(now)
+    if suspect_after_s <= 0.0 or silent_s < suspect_after_s * HISTORY_SHARE:
+        return None
+    detail = f"it is down and answers no probe, and nothing has arrived for {silent_s:.1f} s"
+    return Stall(StallReason.UNANSWERED, detail)
 
 
 def stall_of(

@@ -8,12 +8,15 @@ from typing import Final
 
 import structlog
 
-from penstock.health.progress import ProgressSample, StallReason, stall_of
+from penstock.health.endpoint_health import EndpointState
+from penstock.health.progress import ProgressSample, Stall, StallReason, stall_of, stall_while_down
 from regional_agent.endpoints.endpoint import Endpoint
 
 MAX_LATE_S: Final = 1.0
 """Maximum time (s) between two checks. After a longer delay of the event loop no endpoint is judged, because the agent
 has not yet read the responses that arrived meanwhile."""
+
+_DOWN: Final = EndpointState.DOWN
 
 log = structlog.get_logger()
 
@@ -49,7 +52,15 @@ class ProgressMonitor:
             for endpoint in endpoints:
                 endpoint.progress.progressed_at = now
             return
-        overdue = [endpoint for endpoint in endpoints if endpoint.sample.overdue_since < inf]
+        waiting = [endpoint for endpoint in endpoints if endpoint.sample.waiting_since < inf]
+        for endpoint in waiting:
+            if (
+                endpoint.health.state is _DOWN
+                and endpoint.occupation.is_engaged
+                and endpoint.ejection.can_become_suspect
+            ):
+                self._suspect(endpoint, stall_while_down(endpoint.sample, now, self._suspect_after_s))
+        overdue = [endpoint for endpoint in waiting if endpoint.sample.overdue_since < inf]
         for endpoint in sorted(overdue, key=lambda endpoint: -endpoint.sample.silent_s(now)):
             if endpoint.ejection.can_become_suspect and not endpoint.is_engaged():
                 self._judge(endpoint, now)
@@ -61,6 +72,9 @@ class ProgressMonitor:
             stall = stall_of(endpoint.sample, siblings, now, self._suspect_after_s, serves_elsewhere=elsewhere)
             if stall is None:
                 return
+        self._suspect(endpoint, stall)
+
+    def _suspect(self, endpoint: Endpoint, stall: Stall | None) -> None:
         if stall is not None and endpoint.make_suspect(stall):
             until_s = endpoint.ejection.until - endpoint.ejection.since
             log.warning("endpoint suspect", endpoint=endpoint.name, why=stall.detail, for_s=round(until_s, 1))

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
 from penstock.health.progress import IDLE_READINGS, AwaitedResponse, StallReason
@@ -85,6 +85,38 @@ def test_a_silent_endpoint_receives_no_requests_and_its_waiting_ones_may_leave(r
     for _ in range(5):
         first.probed(ProbeOutcome.UNREADY)
     assert first.view.unready_reason is Reason.ENDPOINT_NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_suspect"),
+    [(ProbeOutcome.UNREACHABLE, True), (ProbeOutcome.SLOW, True), (ProbeOutcome.UNREADY, False)],
+)
+def test_what_waits_at_an_endpoint_that_answers_no_probe_may_leave_whatever_is_known_of_it(
+    outcome: ProbeOutcome, is_suspect: bool
+) -> None:
+    region = Region(1)
+    (lost,) = region.endpoints
+    for _ in range(4):
+        lost.probed(outcome)
+    assert lost.health.state is EndpointState.DOWN
+    region.waiting[0] = region.now
+    region.run(4.0)
+    assert region.states() == [NONE]
+    region.run(1.5)
+    assert region.evidence == [StallReason.UNANSWERED] * is_suspect
+    assert (lost.stall_at(region.waiting[0]) is not None) is is_suspect
+
+
+def test_a_stream_that_arrives_stays_at_an_endpoint_that_answers_no_probe() -> None:
+    region = Region(1)
+    (busy,) = region.endpoints
+    for _ in range(4):
+        busy.probed(ProbeOutcome.SLOW)
+    region.waiting[0] = region.now
+    for _ in range(10):
+        region.run(4.0)
+        busy.progress.progressed_at = region.now
+    assert (region.states(), region.evidence) == ([NONE], [])
 
 
 def test_an_engine_that_reports_to_run_nothing_is_suspect_sooner(region: Region) -> None:
