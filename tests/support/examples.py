@@ -1,5 +1,4 @@
-"""Examples of property tests: a quarter of all, the same in each run; or the share that the environment sets, drawn
-anew."""
+"""Examples of property tests: a quarter of all, the same in each run; or a share that the environment sets, anew."""
 
 from __future__ import annotations
 
