@@ -6,7 +6,8 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -575,31 +576,37 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
 
 
-@pytest.mark.parametrize("max_wait_s", [1.5, 60.0])
-async def test_a_request_whose_engine_states_that_it_is_full_waits_and_is_refused(
-    tmp_path: Path, max_wait_s: float
-) -> None:
+@asynccontextmanager
+async def full_engines(directory: Path, max_wait_s: float) -> AsyncIterator[tuple[Agent, list[ScriptedEngine]]]:
+    """An agent whose three engines state that they are full, for which a request waits `max_wait_s` (s)."""
     async with (
         engine(streams(event(BUSY))) as a,
         engine(streams(event(BUSY))) as b,
         engine(streams(event(BUSY))) as c,
-        running_agent(tmp_path, [a.address, b.address, c.address]) as agent,
+        running_agent(directory, [a.address, b.address, c.address]) as agent,
     ):
         model = agent.config.policy.models[MODEL]
         model = replace(model, queueing=replace(model.queueing, max_wait_s=max_wait_s, wait_is_set=True))
         agent.config.policy = replace(agent.config.policy, models={MODEL: model})
-        client = await RawClient.connect(agent.traffic)
-        client.send(post(body_of(ASKED)))
-        if max_wait_s < 10.0:
-            answer = await client.answer()
-            assert (answer.status, code(answer.body)) == (429, "saturated")
-            assert agent.counted() == {"refused": 1}
-        else:
-            await until(lambda: len(a.requests) + len(b.requests) + len(c.requests) > MAX_ATTEMPTS)
-            assert agent.counted() == {}
-        client.close()
+        yield agent, [a, b, c]
         await until(lambda: agent.held() == agent.waiting() == 0)
         assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
+
+
+async def test_a_request_whose_engines_state_that_they_are_full_is_refused_after_its_wait(tmp_path: Path) -> None:
+    async with full_engines(tmp_path, 1.5) as (agent, _):
+        answer = await ask(agent, body=body_of(ASKED))
+        assert (answer.status, code(answer.body)) == (429, "saturated")
+        assert agent.counted() == {"refused": 1}
+
+
+async def test_a_request_whose_engines_state_that_they_are_full_is_tried_while_it_waits(tmp_path: Path) -> None:
+    async with full_engines(tmp_path, 60.0) as (agent, engines):
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await until(lambda: sum(len(each.requests) for each in engines) > MAX_ATTEMPTS)
+        assert agent.counted() == {}
+        client.close()
 
 
 OTHERS = (b'{"foo": 1}', b"{}", b"null", b'"busy"', b"5", b"[]", b'[{"choices": []}]', b'{"choices": null}', b"")
