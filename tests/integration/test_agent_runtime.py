@@ -255,7 +255,7 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
         considered = {each.name: each for each in here.router.local.consider(model, "", "", 0.0)}
         assert considered["gpu-1"].reason is Reason.ENDPOINT_DRAINING
         assert considered["gpu-1"].detail == drains[0].because
-        await until(lambda: de.reports[-1].pools[0].slots == 4)
+        await until(lambda: [pool.slots for report in de.reports[-1:] for pool in report.pools] == [4])
         report = de.reports[-1]
         assert (report.pools[0].endpoints, report.pools[0].ready) == (1, 1), "what an operator withdraws is no failure"
         (row,) = [row for row in report.endpoints or () if row.name == "gpu-1"]
