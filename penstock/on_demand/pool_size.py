@@ -62,15 +62,19 @@ class PoolSize:
         self._peaks.append((now, seen.load))
         while now - self._peaks[0][0] > limits.idle_s and len(self._peaks) > 1:
             self._peaks.popleft()
-        needed = _needed(seen.load, seen.slots * limits.target_utilisation)
-        wanted = min(limits.most, max(limits.least, needed))
-        if seen.awake + seen.waking < wanted:
-            return wanted - seen.awake - seen.waking
+        if (lacking := missing(seen, limits)) > 0:
+            return lacking
         if not limits.idle_s or seen.waking or now - self._since < limits.idle_s:
             return 0
         quiet = _needed(self._peaks[0][1], seen.slots * limits.target_utilisation * SLEEP_MARGIN)
         floor = max(limits.least, min(limits.most, quiet), int(limits.keeps_last))
         return -1 if seen.awake > floor else 0
+
+
+def missing(seen: PoolSeen, limits: PoolLimits) -> int:
+    """The number of endpoints to wake for the present load; not positive if enough are awake or waking."""
+    needed = _needed(seen.load, seen.slots * limits.target_utilisation)
+    return min(limits.most, max(limits.least, needed)) - seen.awake - seen.waking
 
 
 def is_full(scopes: Iterable[Iterable[str]], waits_s: Mapping[str, float]) -> bool:

@@ -1,13 +1,17 @@
-"""What earlier wakes of an endpoint and of a pool came to: when to try again, and how long a cold start takes."""
+"""What earlier wakes of an endpoint and of a pool came to: when to try again, how long a cold start takes, and where
+the step of a rollout has had its turn."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from random import Random
 from typing import Final
 
 import msgspec
+
+from penstock.planning.plan import VersionShare
 
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 300.0
@@ -57,3 +61,26 @@ class ColdStarts:
     def expected_s(self, prior_s: float) -> float:
         """The longest of the last cold starts (s); `prior_s` before the first."""
         return max(self._took_s, default=prior_s)
+
+
+class StepWakes:
+    """The endpoints on which a new version was awake since the next step of its rollout is due.
+
+    Other models leave the memory of an endpoint once for a step: a version that has left since, because they were
+    needed again, would else take their place again and again until the rollout goes on.
+    """
+
+    def __init__(self) -> None:
+        self._step: VersionShare | None = None
+        self._woken: set[str] = set()
+
+    def add(self, step: VersionShare | None, awake: Iterable[str]) -> None:
+        """Count the endpoints that are awake; None if no step is due."""
+        if step != self._step:
+            self._step, self._woken = step, set()
+        if step is not None:
+            self._woken.update(awake)
+
+    def may_evict(self, endpoint: str) -> bool:
+        """Whether other models may leave the memory of an endpoint for the step."""
+        return endpoint not in self._woken

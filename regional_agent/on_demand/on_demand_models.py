@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from penstock.fleet.report import DemandReport
 from penstock.health.endpoint_health import EndpointState
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
-from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full
-from penstock.on_demand.wake_history import MIN_OVERDUE_S, overdue_after_s
-from penstock.planning.plan import RegionPlan
+from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full, missing
+from penstock.on_demand.wake_history import MIN_OVERDUE_S, StepWakes, overdue_after_s
+from penstock.planning.plan import RegionPlan, VersionShare
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.model_versions import WHOLE_PERCENT
@@ -48,6 +48,9 @@ WANTED_S: Final = 2.0
 
 NO_ROOM: Final = "no room for "
 """Begins the text of a model that does not fit into the memory of an endpoint."""
+
+HAD_TURN: Final = "for this step of its rollout, other models have left its memory before"
+"""Why a new version without requests does not wake where other models would have to leave again."""
 
 Candidate = TypeVar("Candidate", Endpoint, Endpoint | None)
 
@@ -97,6 +100,7 @@ class OnDemandModels:
         self._ending: dict[str, Model] = {}
         """Those of `_models` that policy no longer loads on demand, with an endpoint that has not been awake since."""
         self._sizes: dict[str, PoolSize] = {}
+        self._steps: dict[str, StepWakes] = {}
         self._wanted_at: dict[str, float] = {}
         """Time (s) at which a request last found no ready endpoint, by model."""
         self._needed: dict[str, tuple[float, int]] = {}
@@ -124,6 +128,7 @@ class OnDemandModels:
         self._models = self.memory.models = on_demand | self._ending
         self._scopes = scopes_of(policy, self._others.region) if self._models else frozenset()
         self._sizes = {name: self._sizes.get(name) or PoolSize() for name in self._models}
+        self._steps = {name: self._steps.get(name) or StepWakes() for name in self._models}
         self.attempts.forget_others(frozenset(self._models))
 
     def may_wake(self, model: Model, within_s: float) -> bool | None:
@@ -180,12 +185,15 @@ class OnDemandModels:
         if name in self._ending:
             self._wake_all(model)
             return
-        change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model, now), now)
+        seen, limits, step = self._seen(model, awake, now), self._limits(model, now), self._next_step(name)
+        self._steps[name].add(step, (each.name for each in awake))
+        with_step = seen if step is None else seen._replace(load=max(seen.load, self._load_at(step)))
+        change = self._sizes[name].change(with_step, limits, now)
         if change <= 0:
             for asleep in self._asleep(model):
                 _state_room(asleep, name, "")
         if change > 0:
-            self._wake(model, change)
+            self._wake(model, change, missing(seen, limits))
         elif (
             change < 0
             and self._others.sees_all_load()
@@ -196,16 +204,23 @@ class OnDemandModels:
             if idle:
                 self.attempts.let_sleep(min(idle, key=partial(_use, name)), name, on_demand)
 
-    def _wake(self, model: Model, most: int | None = None) -> None:
-        """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first."""
+    def _wake(self, model: Model, most: float = inf, for_requests: float = inf) -> None:
+        """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first.
+
+        Args:
+            for_requests: how many of them requests need; the step of a rollout needs the others.
+        """
         due = self._due(Action.WAKE, self._asleep(model), model.name)
         begun, problem = 0, ""
         for place in best_first([Place(each, self.memory.room(each, model.name)) for each in due]):
             # What has begun for another endpoint may have taken the room.
             endpoint, room = place.endpoint, self.memory.room(place.endpoint, model.name) if begun else place.room
             problem = room.problem
+            had_turn = endpoint is not None and not self._steps[model.name].may_evict(endpoint.name)
+            if room.leaving and had_turn and begun >= for_requests:
+                problem = HAD_TURN
             _state_room(endpoint, model.name, problem)
-            if not room.problem and (most is None or begun < most):
+            if not problem and begun < most:
                 begun += 1
                 leaving = self.memory.leaving(room)
                 self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s, leaving)
@@ -247,7 +262,6 @@ class OnDemandModels:
         others = sum(of_other_models(each, name) for each in pool.endpoints if each.view.ready)
         load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
-        load = max(load, self._at_next_step(name))
         if not load and (
             releases > self._releases.get(name, releases)
             or now - self._wanted_at.get(name, -inf) < WANTED_S
@@ -264,18 +278,21 @@ class OnDemandModels:
         waking += sum(not self.attempts.is_busy(each, name) for each in coming)
         return PoolSeen(_serving(awake), waking, load, mean_slots)
 
-    def _at_next_step(self, model: str) -> float:
-        """Return the requests of this region that a rollout gives a new version with its next step, at least one: the
-        step waits for endpoints with slots for it."""
+    def _next_step(self, model: str) -> VersionShare | None:
+        """Return the share of a new version for the next step of whose rollout endpoints wake; None if none is due."""
         policy, plan = self._policy, self.plan
         if policy is None or plan is None:
-            return 0.0
-        for share in plan.version_shares:
-            if share.to == model and share.next_percent and plan.version_share(policy, share.name) is share:
-                names = [each.model for each in policy.versions[share.name].versions]
-                pools = [self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names]
-                return max(1.0, sum(pools) * share.next_percent / WHOLE_PERCENT)
-        return 0.0
+            return None
+        due = (share for share in plan.version_shares if share.to == model and share.next_percent)
+        return next((share for share in due if plan.version_share(policy, share.name) is share), None)
+
+    def _load_at(self, step: VersionShare) -> float:
+        """Return the requests of this region that a rollout gives a new version with its next step, at least one: the
+        step waits for endpoints with slots for it."""
+        assert self._policy is not None
+        names = [each.model for each in self._policy.versions[step.name].versions]
+        pools = [self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names]
+        return max(1.0, sum(pools) * step.next_percent / WHOLE_PERCENT)
 
     def _finds_no_slot(self, model: str) -> bool:
         """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""

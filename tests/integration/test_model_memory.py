@@ -14,7 +14,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
-from penstock.policy.kinds.models import Model, Scaling
+from penstock.planning.plan import RegionPlan, VersionShare
+from penstock.policy.kinds.model_rollouts import ModelRollout
+from penstock.policy.kinds.models import Model, ModelVersions, Scaling, Version
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.on_demand import on_demand_models, wake_attempts
@@ -196,6 +198,30 @@ async def test_a_model_new_to_an_entry_is_not_served_before_a_probe_has_read_whe
         assert endpoint.models == (MODEL,)
         host.loaded.append(OTHER)
         await until(lambda: endpoint.models == (MODEL, OTHER))
+
+
+async def test_a_rarely_used_model_leaves_once_for_a_step_of_a_rollout(tmp_path: Path) -> None:
+    host = OllamaHost()
+    async with host, two_models(tmp_path, host, scale_to_zero=True) as (agent, models):
+        (endpoint,) = agent.endpoints.every()
+        versions = ModelVersions("chat", (Version(OTHER, 100.0), Version(MODEL, 0.0)))
+        rollouts = {"chat": ModelRollout("chat", MODEL)}
+        models.use_policy(replace(agent.config.policy, versions={"chat": versions}, model_rollouts=rollouts))
+
+        def use_plan(percent: float, following: float) -> None:
+            share = VersionShare("chat", MODEL, percent, next_percent=following)
+            models.plan = RegionPlan("eu-de", 1, 1, "", 0.0, (), version_shares=(share,))
+
+        assert (await ask(agent, body=chat(OTHER))).status == 200
+        use_plan(0.0, 5.0)
+        await until(lambda: host.loaded == [MODEL])
+        assert (await ask(agent, body=chat(OTHER))).status == 200
+        await until(lambda: on_demand_models.HAD_TURN in endpoint.reported.wake_problem)
+        assert host.loaded == [OTHER], "which clients use, and the version is not used yet"
+        assert (await ask(agent, body=chat(MODEL))).status == 200, "requests wake it as any model"
+        assert (await ask(agent, body=chat(OTHER))).status == 200
+        use_plan(5.0, 25.0)
+        await until(lambda: host.loaded == [MODEL])
 
 
 async def test_both_stay_loaded_where_the_engine_reports_that_both_fit(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from penstock.on_demand.last_copy import CopyView, may_be_last
 from penstock.on_demand.memory_room import IN_USE, HeldModel, find_room
-from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize
+from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, missing
+from penstock.on_demand.wake_history import StepWakes
+from penstock.planning.plan import VersionShare
 
 IDLE_S = 30.0
 SETTLED_S = 400
@@ -85,17 +87,22 @@ class OneMemory:
         self.used_at: dict[str, float] = {}
         """The loaded models, with their last use or load."""
         self._ready_at: dict[str, float] = {}
+        self._steps = {model: StepWakes() for model in models}
         self.evicted_at: list[float] = []
+        self.evicted_for: list[str] = []
 
-    def second(self, now: float, loads: dict[str, float]) -> dict[str, int]:
-        """The changes of a second: +1 for models that wake, -1 for models that sleep."""
+    def second(self, now: float, loads: dict[str, float], step: VersionShare | None = None) -> dict[str, int]:
+        """The changes of a second: +1 for models that wake, -1 for models that sleep. `step`: of a rollout, if due."""
         moves: dict[str, int] = {}
         for model in [model for model, ready_at in self._ready_at.items() if ready_at <= now]:
             self.used_at[model] = self._ready_at.pop(model)
         self.used_at.update({model: now for model in self.used_at if loads.get(model)})
         for model, size in self._sizes.items():
             seen = PoolSeen(int(model in self.used_at), int(model in self._ready_at), loads.get(model, 0.0), 8.0)
-            change = size.change(seen, self._limits, now)
+            due = step if step is not None and step.to == model else None
+            self._steps[model].add(due, ["gpu"] if model in self.used_at else [])
+            with_step = seen._replace(load=max(seen.load, 1.0)) if due else seen
+            change = size.change(with_step, self._limits, now)
             if change < 0:
                 del self.used_at[model]
                 moves[model] = -1
@@ -105,12 +112,14 @@ class OneMemory:
                     for each, at in self.used_at.items()
                 ]
                 room = find_room(1.0, float(self._size), held, dict.fromkeys(self.used_at, 1))
-                if not room.problem:
+                may_evict = missing(seen, self._limits) > 0 or self._steps[model].may_evict("gpu")
+                if not room.problem and (may_evict or not room.leaving):
                     for each in room.leaving:
                         assert not loads.get(each.model), "in use"
                         del self.used_at[each.model]
                         moves[each.model] = -1
                         self.evicted_at.append(now)
+                        self.evicted_for.append(model)
                     self._ready_at[model] = now + COLD_START_S
                     moves[model] = 1
         assert len(self.used_at) + len(self._ready_at) <= self._size
@@ -148,3 +157,24 @@ def test_single_requests_change_a_memory_no_oftener_than_policy_permits(arrivals
         loads += list(memory.second(float(second), wanted).values()).count(1)
     assert loads <= len(times)
     assert all(later - earlier >= EVICT_AFTER_S for earlier, later in pairwise(memory.evicted_at))
+
+
+@given(
+    arrivals=st.lists(st.tuples(st.integers(1, 90), st.sampled_from("bc")), max_size=30),
+    steps=st.lists(st.integers(100, 900), min_size=1, max_size=4),
+    size=st.integers(1, 2),
+    idle_s=st.sampled_from([0.0, 60.0]),
+)
+def test_a_step_of_a_rollout_takes_the_memory_of_rarely_used_models_at_most_once(
+    arrivals: list[tuple[int, str]], steps: list[int], size: int, idle_s: float
+) -> None:
+    memory, now, times = OneMemory(size, "abc", idle_s), 0, dict[int, str]()
+    for after_s, model in arrivals:
+        now += after_s
+        times[now] = model
+    ends = [sum(steps[: number + 1]) for number in range(len(steps))]
+    for second in range(ends[-1]):
+        number = sum(second >= end for end in ends)
+        wanted = {model: 1.0 for at, model in times.items() if at <= second < at + 10}
+        memory.second(float(second), wanted, VersionShare("chat", "a", number, next_percent=number + 1.0))
+    assert memory.evicted_for.count("a") <= len(steps), "a reversal for each step"
