@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
 from tests.support.agents import admin_service, running_agent
-from tests.support.chats import BODY, CHAT, answers, as_own
+from tests.support.chats import BODY, CHAT, JSON_ANSWER, SSE_HEAD, answers, as_own, ask, chunk
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.tunnels import UPGRADE, echoing
@@ -86,6 +87,40 @@ async def test_a_forwarded_request_keeps_its_request_id(tmp_path: Path) -> None:
         stranger = await RawClient.connect(server.peer)
         stranger.send(GET % b"/v1/probe")
         assert len((await stranger.answer()).headers["x-request-id"]) == 32
+
+
+async def test_a_retry_after_the_loss_of_its_agent_learns_that_its_answer_is_new(tmp_path: Path) -> None:
+    """The agent that the client was connected to is killed within the answer; the client repeats the request."""
+    started = asyncio.Event()
+
+    async def one_after_the_other(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if e.requests[0] is received:
+            writer.write(SSE_HEAD + chunk(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'))
+            started.set()
+            return
+        # An engine's own claim is not about the fleet.
+        writer.write(JSON_ANSWER.replace(b"\r\n", b"\r\nIdempotent-Replayed: true\r\n", 1))
+
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(one_after_the_other) as gpu,
+        running_agent(tmp_path / "es", [gpu.address], region="eu-es") as server,
+        running_agent(tmp_path / "two", [], plan=away, peers={"eu-es": server.peer}) as left,
+    ):
+        key = "Idempotency-Key: turn-7"
+        async with running_agent(tmp_path / "one", [], plan=away, peers={"eu-es": server.peer}) as lost:
+            client = await RawClient.connect(lost.traffic)
+            client.send(post(BODY, key))
+            await started.wait()
+            assert (await client.head())[1]["idempotent-replayed"] == "false"
+        client.close()
+        retry = await RawClient.connect(left.traffic)
+        retry.send(post(BODY, key))
+        head = (await retry.reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.startswith(b"http/1.1 200 ")
+        assert re.findall(b"idempotent-replayed: (.*)\r", head) == [b"false"]
+        retry.close()
+        assert "idempotent-replayed" not in (await ask(left)).headers
 
 
 @pytest.mark.parametrize("path", [b"/livez", b"/readyz", b"/metrics", b"/status", b"/explain?model=none", b"/none"])

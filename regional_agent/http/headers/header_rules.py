@@ -57,6 +57,13 @@ FALLBACK_HEADER: Final = b"x-penstock-fallback"
 
 REQUEST_ID_HEADER: Final = b"x-request-id"
 
+IDEMPOTENCY_KEY_HEADER: Final = b"idempotency-key"
+
+REPLAYED_HEADER: Final = b"idempotent-replayed"
+"""Response header that states, to a request with an Idempotency-Key, whether the response is that of an earlier
+request with the key. Stripe's API uses the name
+(https://docs.stripe.com/api/idempotent_requests)."""
+
 PER_HOP_HEADERS: Final = _names(
     b"""content-length expect forwarded host sec-websocket-extensions sec-websocket-protocol traceparent via
     x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto x-real-ip"""
@@ -147,7 +154,7 @@ ONLY_FROM_THIS_AGENT: Final = _names(
     b"""access-control-allow-credentials access-control-allow-headers access-control-allow-methods
     access-control-allow-origin access-control-allow-private-network access-control-expose-headers
     access-control-max-age content-length request-id"""
-) | {REQUEST_ID_HEADER}
+) | {REQUEST_ID_HEADER, REPLAYED_HEADER}
 """Response headers that the agent writes, if at all: the policy decides on cross-origin requests."""
 
 SERVER_IDENTITY_HEADERS: Final = _names(

@@ -8,7 +8,14 @@ from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER, Header, response_lines_to_client
+from regional_agent.http.headers.header_rules import (
+    IDEMPOTENCY_KEY_HEADER,
+    NO_BODY_STATUSES,
+    REFUSAL_HEADER,
+    REPLAYED_HEADER,
+    Header,
+    response_lines_to_client,
+)
 from regional_agent.http.headers.link_headers import without_server_address
 from regional_agent.http.messages import KEEP_ALIVE_1_0, Request, response_head
 from regional_agent.proxy.error_formats import error_body, stream_error
@@ -23,6 +30,8 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.websocket.websocket_offer import selected_line
 
 MAX_CACHED_ENDPOINTS: Final = 4096
+
+_NOT_REPLAYED: Final = REPLAYED_HEADER + b": false\r\n"
 
 _ANTHROPIC: Final = ErrorFormat.ANTHROPIC
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
@@ -45,6 +54,8 @@ class ResponseHeaders:
             lines += b"request-id: " + request_id + b"\r\n"
         if endpoint:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
+        if context.request.header(IDEMPOTENCY_KEY_HEADER) is not None:
+            lines += _NOT_REPLAYED
         if context.model != context.asked_for:
             lines += b"x-penstock-model: %b\r\n" % context.model.encode()
         if context.reservation is not None:
