@@ -163,6 +163,11 @@ class PeerProber:
         known = {name: peer.has_endpoint(model) for name, peer in self.regions.items()}
         return frozenset(name for name, has in known.items() if has or (has is None and self._may_have_agents(name)))
 
+    def is_awaited(self, region: str) -> bool:
+        """Whether a region may answer its first probe soon, as after a start of this agent."""
+        peer = self.regions.get(region)
+        return peer is not None and self._may_have_agents(region) and peer.is_awaited(self._clock(), self._failover)
+
     def _may_have_agents(self, region: str) -> bool:
         return not self._directory.is_read or bool(self._directory.addresses(region))
 
@@ -269,6 +274,7 @@ class PeerProber:
         if not peer.agents and peer.health.state is RegionState.UNKNOWN:
             return  # a region without a known address was never reachable, so it cannot be lost
         current = _Round(self._clock())
+        peer.round_began(current.started_at)
         async with asyncio.TaskGroup() as probes:
             for address in peer.agents:
                 probes.create_task(self._probe(peer, address, current))
@@ -276,7 +282,8 @@ class PeerProber:
         if current.can_serve:
             lagged_rounds_left[0] = MAX_LAGGED_ROUNDS
             return
-        if current.is_answered and peer.health.state is RegionState.UNKNOWN:
+        is_unknown = peer.health.state is RegionState.UNKNOWN
+        if is_unknown and (current.is_answered or peer.is_awaited(self._clock(), self._failover)):
             return  # the region starts, and its endpoints load for minutes: a region that never served cannot fail
         if current.lagged and lagged_rounds_left[0] > 0:
             lagged_rounds_left[0] -= 1

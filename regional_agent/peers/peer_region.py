@@ -71,6 +71,8 @@ class PeerRegion:
         """The agents that answered their last probe."""
         self.is_probed = False
         """Whether a round of probes to known agents has ended."""
+        self._probed_since = inf
+        """Time (s) of the first round of probes to known agents."""
         self._succeeded_at = -inf
         """Start time (s) of the newest successful round."""
         self._counted_request_failure = False
@@ -96,6 +98,11 @@ class PeerRegion:
         """Whether the region counts as failed and no agent of it answers. A region whose endpoints alone have failed is
         not lost: its agents still relay what runs there, and state what they cannot serve."""
         return not self.reachable and self.health.state is RegionState.FAILED
+
+    def is_awaited(self, now: float, failover: Failover) -> bool:
+        """Whether no agent of the region has answered, and the first probe is not older than `hold_down_s`: the region
+        is unknown and not failed, since the delay may be that of this process, which has just started."""
+        return self._last_models is None and now - self._probed_since < failover.hold_down_s
 
     def set_addresses(self, addresses: Iterable[Address]) -> None:
         """Set the agents' addresses. A removed agent is kept while it answers, since the store may have lost it."""
@@ -154,6 +161,10 @@ class PeerRegion:
             agent.rejection_logged = True
             log.warning("probe answer rejected", region=self.name, agent=str(address), reason=reason)
         self.unreachable(address)
+
+    def round_began(self, started_at: float) -> None:
+        """Record the start of a round of probes to known agents."""
+        self._probed_since = min(self._probed_since, started_at)
 
     def round_succeeded(self, started_at: float, now: float, failover: Failover) -> None:
         """Record a successful round. Called once per round, even if several agents can serve."""

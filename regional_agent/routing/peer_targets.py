@@ -39,6 +39,8 @@ class PeerTargets:
         self._clock = clock
         self.view: Final[Callable[[str, str, float], RegionView]] = peers.view
         """Returns the view of another region for one model at a time (s)."""
+        self.is_awaited: Final[Callable[[str], bool]] = peers.is_awaited
+        """Whether another region may answer its first probe soon."""
         self.held: Final[Callable[[str, Sequence[int]], Held]] = peers.held
         """Returns what the caches of another region hold of a prompt, given by the keys of its leading blocks."""
 

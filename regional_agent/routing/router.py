@@ -210,16 +210,16 @@ class Router:
         return self.queue.join(waiter, size_bytes, now, elsewhere=elsewhere)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
-        """Whether a request may wait for an endpoint of this region, of which none is ready."""
+        """Whether a request may wait for an endpoint of this region, of which none is ready, or for another region that
+        has not answered yet since the start of this agent."""
         policy = self._config.policy
         model = None if policy is None else policy.models.get(context.model)
         if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
             return False
-        if context.left_region:
-            return False
-        if context.extends_text and not self.local.may_extend(context.model):
-            return False
-        return self.local.may_become_ready(context, model)
+        may_extend = not context.extends_text or self.local.may_extend(context.model)
+        if may_extend and not context.left_region and self.local.may_become_ready(context, model):
+            return True
+        return not context.needs_object and any(map(self._peers.is_awaited, context.residency.permitted.regions))
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Retry a queued request: regions and engines that were full or busy may have room."""

@@ -21,7 +21,7 @@ from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_directory import AgentDirectory
-from regional_agent.peers.peer_prober import CreditRequests, PeerProber
+from regional_agent.peers.peer_prober import MAX_ROUNDS, CreditRequests, PeerProber
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import YEAR_S, agent_id, agent_sessions, authority, control_plane_sessions
@@ -231,6 +231,36 @@ async def test_a_killed_region_fails_and_recovers(observer: Observer, agents: li
     await agents[0].start()
     await observer.reaches(RegionState.RECOVERING)
     await observer.reaches(RegionState.HEALTHY)
+
+
+async def test_a_region_that_has_not_answered_since_the_start_is_unknown_and_healthy_with_its_first_answer(
+    observer: Observer, agents: list[Agent]
+) -> None:
+    agents[0].silent = True
+    observer.peers._clock = lambda: 1_000.0
+    quick = msgspec.structs.replace(POLICY.failover, probe_interval_s=0.05, probe_timeout_s=0.05)
+    observer.peers.use(msgspec.structs.replace(POLICY, failover=quick))
+    # So many that the first ones have no answer.
+    await until(lambda: agents[0].requests > MAX_ROUNDS + quick.unhealthy_threshold)
+    assert observer.state is RegionState.UNKNOWN
+    assert observer.peers.is_awaited("there")
+    agents[0].silent = False
+    # No hold-down, which would have no end here.
+    await observer.reaches(RegionState.HEALTHY)
+    assert not observer.peers.is_awaited("there")
+
+
+async def test_a_region_that_does_not_answer_since_the_start_fails_after_the_hold_down(
+    observer: Observer, agents: list[Agent]
+) -> None:
+    agents[0].silent = True
+    now = 1_000.0
+    observer.peers._clock = lambda: now
+    observer.peers.use(POLICY)
+    await until(lambda: agents[0].requests > 0)
+    now += 2 * POLICY.failover.hold_down_s
+    assert not observer.peers.is_awaited("there")
+    await observer.reaches(RegionState.FAILED)
 
 
 async def test_a_hung_region_fails_too(observer: Observer, agents: list[Agent]) -> None:

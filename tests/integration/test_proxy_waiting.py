@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.kinds.tenants import Batch, Tier
 from regional_agent.http.drain import drain_all
@@ -338,6 +339,30 @@ async def test_requests_wait_for_an_endpoint_that_restarts(tmp_path: Path) -> No
         assert not gpu.requests
         endpoint.probed(ProbeOutcome.GOOD)
         assert [(await client.answer()).status for client in clients] == [200] * 3
+        assert (agent.waiting(), agent.held()) == (0, 0)
+
+
+async def test_a_request_waits_for_a_region_that_has_not_answered_yet(tmp_path: Path) -> None:
+    async with (
+        engine(answers) as far,
+        running_agent(tmp_path / "server", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "origin", [NOBODY], models=["another"]) as agent,
+    ):
+        agent.peers.awaited = {"eu-es"}
+        clients = [await one_more(agent) for _ in range(2)]
+        agent.peers.states["eu-es"] = RegionState.HEALTHY
+        agent.peers.addresses["eu-es"] = server.peer
+        assert [(await client.answer()).status for client in clients] == [200, 200]
+
+
+async def test_a_region_that_has_failed_before_its_first_answer_is_not_awaited(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, [NOBODY], models=["another"]) as agent:
+        agent.peers.awaited = {"eu-es"}
+        client = await one_more(agent)
+        agent.peers.awaited.clear()
+        agent.peers.states["eu-es"] = RegionState.FAILED
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (503, "none_ready")
         assert (agent.waiting(), agent.held()) == (0, 0)
 
 

@@ -92,6 +92,8 @@ class FixedPeers:
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
         self.answering: set[str] = set()
         """Regions whose agents answer although the region has failed."""
+        self.awaited: set[str] = set()
+        """Regions that have not answered yet since the start of the agent."""
         self.broke: list[str] = []
         self.spent: list[str] = []
         self.burst_room: dict[str, int] = {}
@@ -120,6 +122,9 @@ class FixedPeers:
 
     def is_lost(self, region: str) -> bool:
         return self.state(region) is RegionState.FAILED and region not in self.answering
+
+    def is_awaited(self, region: str) -> bool:
+        return region in self.awaited
 
     def serve_any(self) -> bool:
         return RegionState.HEALTHY in self.states.values()

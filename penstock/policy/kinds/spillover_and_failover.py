@@ -66,6 +66,7 @@ class Failover(PolicyStruct, frozen=True):
     healthy_threshold: Annotated[int, bounds(ge=1, le=100)] = 3
     """Consecutive successful probes that a failed region needs to recover."""
     hold_down_s: Annotated[float, bounds(ge=0, le=3600)] = 5.0
-    """Minimum time (s) that a failed region stays failed, so that flapping does not move traffic each time."""
+    """Minimum time (s) that a failed region stays failed, so that flapping does not move traffic each time. A
+    region that has not answered an agent since its start counts as failed after this time."""
     failback_ramp_s: Annotated[float, bounds(ge=0, le=3600)] = 60.0
     """Time (s) over which a recovered region's share grows from 0 to its full value."""
