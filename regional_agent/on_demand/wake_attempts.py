@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from random import Random
@@ -20,7 +21,7 @@ from penstock.policy.kinds.on_demand import OnDemand
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT
+from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, TIMEOUT_S
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
@@ -38,7 +39,11 @@ KEPT_S: Final = 3.0
 """Time (s) after the end of a delay for which an agent keeps the claim of an endpoint that it could not wake."""
 
 CLAIM_S: Final = 15.0
-"""Lifetime (s) of the claim of a memory, which is renewed while a model is loaded."""
+"""Lifetime (s) of a claim that is renewed: of a memory while a model is loaded, of an endpoint that could not be woken
+until the next attempt."""
+
+GIVEN_BACK_S: Final = 0.0
+"""Lifetime (s) by which an agent gives a claim back."""
 
 CLAIMED_ELSEWHERE_S: Final = 2.0
 """Time (s) after which an agent asks again for a memory into which another agent loads a model."""
@@ -85,6 +90,8 @@ class WakeAttempts:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._followed: set[tuple[str, str]] = set()
         """Endpoint and model of the wakes of other agents that make one of this agent needless."""
+        self._waits: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """Keep the claims of endpoints and models that this agent tries again to wake."""
         self._waking_since: dict[tuple[str, str], float] = {}
         self._cold_starts: dict[str, ColdStarts] = {}
         self._loading: Counter[str] = Counter()
@@ -113,6 +120,7 @@ class WakeAttempts:
         """Forget failures to wake an endpoint that is awake, by whatever cause."""
         if self._tried.pop((Action.WAKE, endpoint.name, model), None) is not None:
             endpoint.reported.wake_problem = ""
+            self._end_wait((endpoint.name, model))
 
     def waking_since(self, model: str) -> list[float]:
         """Times (s) since which endpoints of a model wake."""
@@ -128,6 +136,8 @@ class WakeAttempts:
         for (_, model), task in self._tasks.items():
             if model not in models:
                 task.cancel()
+        for key in [key for key in self._waits if key[1] not in models]:
+            self._end_wait(key)
         self._tried = {key: tried for key, tried in self._tried.items() if key[2] in models}
         self._cold_starts = {model: known for model, known in self._cold_starts.items() if model in models}
 
@@ -146,6 +156,7 @@ class WakeAttempts:
             leaving: what is put to sleep before, so that the model has room.
         """
         key = _name(endpoint), model
+        self._end_wait(key)
         self._waking_since[key] = self._clock()
         wake = partial(self._wake, endpoint, model, on_demand, prior_s)
         if endpoint is not None and endpoint.spec.memory_gb is not None:
@@ -160,8 +171,12 @@ class WakeAttempts:
         return self._begin(Action.SLEEP, (endpoint.name, model), endpoint, work)
 
     async def stop(self) -> None:
-        """Stop all attempts; the engines complete what they have begun."""
-        await cancel(list(self._tasks.values()))
+        """Stop all attempts; the engines complete what they have begun, and other agents repeat what has failed."""
+        await cancel([*self._tasks.values(), *self._waits.values()])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIMEOUT_S):
+                for name, model in self._waits:
+                    await self._hooks.claims.claim(name, model, GIVEN_BACK_S, waits=True)
         await self._hooks.claims.close()
 
     def _begin(
@@ -196,7 +211,8 @@ class WakeAttempts:
             self._tried[action, name, model] = tried
             if action is Action.WAKE:
                 # The other agents of the region leave the next attempt to this one, as long as it lives.
-                await self._hooks.claims.claim(name, model, tried.not_before - now + KEPT_S, waits=True)
+                keeps = self._keep_claim(name, model, tried.not_before + KEPT_S, waits=True)
+                self._waits[key] = asyncio.create_task(keeps, name=f"claim of {key}")
             problem = f"{action.value} of {model} failed {tried.failures} times: {error}"
             log.warning("endpoint not changed on demand", action=action.value, endpoint=name, problem=problem)
         self.counts[model, action, "failed" if problem else "succeeded"] += 1
@@ -264,7 +280,7 @@ class WakeAttempts:
         if not await claims.claim(memory, "", CLAIM_S):
             await self._until(lambda: False, CLAIMED_ELSEWHERE_S)
             return False
-        keeps = asyncio.create_task(self._keep_claim(memory), name=f"claim of {memory}")
+        keeps = asyncio.create_task(self._keep_claim(memory, "", inf), name=f"claim of {memory}")
         try:
             for each in leaving:
                 if not await self._leave(each, model):
@@ -300,10 +316,17 @@ class WakeAttempts:
         log.info("model left the memory of another", model=name, endpoint=endpoint.name, other=other)
         return True
 
-    async def _keep_claim(self, memory: str) -> None:
-        while True:
+    async def _keep_claim(self, endpoint: str, model: str, until: float, *, waits: bool = False) -> None:
+        """Claim an endpoint until a time (s): in short terms, so that the claim ends soon after this agent has died."""
+        while (left_s := until - self._clock()) > 0.0:
+            await self._hooks.claims.claim(endpoint, model, min(CLAIM_S, left_s), waits=waits)
+            if left_s <= CLAIM_S:
+                break
             await asyncio.sleep(CLAIM_S / 3.0)
-            await self._hooks.claims.claim(memory, "", CLAIM_S)
+
+    def _end_wait(self, key: tuple[str, str]) -> None:
+        if (keeps := self._waits.pop(key, None)) is not None:
+            keeps.cancel()
 
     async def _let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> bool:
         """Returns whether the model sleeps; False if it is needed, or another agent lets an endpoint sleep."""

@@ -24,12 +24,16 @@ for i, key in ipairs(KEYS) do
     if i == 1 then return -1 end
   end
 end
-redis.call('SET', KEYS[1], ARGV[1] .. ARGV[3], 'PX', ARGV[2])
+if ARGV[2] == '0' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[1] .. ARGV[3], 'PX', ARGV[2])
+end
 return 0
 """
-"""KEYS: the claim, and others that make it needless. ARGV: name of the agent, lifetime (ms), WAITS if the agent waits
-to try again, else empty. Returns the first claim of another agent that does not wait, from 1; -1 if that of the first
-key waits; 0 if there is none, and the first claim is now held."""
+"""KEYS: the claim, and others that make it needless. ARGV: name of the agent, lifetime (ms; 0 gives the claim back),
+WAITS if the agent waits to try again, else empty. Returns the first claim of another agent that does not wait, from 1;
+-1 if that of the first key waits; 0 if there is none, and the first claim is now held."""
 
 WAITS: Final = "/waits"
 """Ends the value of a claim whose agent has failed, and tries again later. No name of an agent has a slash."""

@@ -339,6 +339,34 @@ async def test_of_the_agents_of_a_region_one_repeats_an_attempt_that_failed(
         assert [(await client.answer()).status for client in clients] == [200, 200]
 
 
+async def test_an_agent_that_stops_gives_back_what_it_would_try_again_and_holds_it_in_short_terms_before(
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_history, "FIRST_RETRY_S", 300.0)
+    monkeypatch.setattr(wake_attempts, "CLAIM_S", 3.0)
+    terms: list[float] = []
+    claim = WakeClaims.claim
+
+    async def noted(self: WakeClaims, endpoint: str, model: str, for_s: float, **options: bool) -> bool:
+        found = await claim(self, endpoint, model, for_s, **options)
+        terms.extend([for_s] * options.get("waits", False))
+        return found
+
+    monkeypatch.setattr(WakeClaims, "claim", noted)
+    other = WakeClaims("another", RegionRedis(RedisAddress(own_redis.url), region_keys("eu-de"), "eu-de"))
+    engine = SleepingEngine()
+    engine.hook_status = 500
+    async with engine, on_demand_agent(tmp_path, [engine], redis_url=own_redis.url, timeout_s=300.0) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: bool(terms))
+        assert not await other.claim("gpu-0", MODEL, 300.0)
+        await until(lambda: len(terms) >= 3)
+        assert set(terms) == {3.0}, "so that an agent that dies holds it no longer"
+    assert await other.claim("gpu-0", MODEL, 300.0)
+    await other.close()
+
+
 async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order(
     tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
