@@ -47,6 +47,9 @@ _NUMBER: Final = number_tag(1)
 STREAM_HEADER: Final = b"x-penstock-stream"
 """Header in which an endpoint, and the entry of an attempt, receive the identifier of the request."""
 
+_NOT_CONNECTED: Final = number_tag(6)
+"""The flag `upstream_connection_failure`."""
+
 _OUTCOMES: Final = {
     number_tag(3): Outcome.TIMED_OUT,  # upstream_request_timeout
     number_tag(5): Outcome.ENGINE_CUT,  # upstream_remote_reset
@@ -82,6 +85,8 @@ class FailedAttempt(NamedTuple):
     """0 if the connection failed before a response."""
     headers: list[Header]
     """Those that the log states, such as Retry-After."""
+    was_sent: bool
+    """Whether there was a connection, so that the target may have received the request."""
 
 
 class EarlyEnds:
@@ -195,13 +200,13 @@ def outcomes_in(message: bytes) -> list[tuple[bytes, Outcome | FailedAttempt]]:
 
 def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome | FailedAttempt]]) -> None:
     """Read `HTTPAccessLogEntry`: of a request, or of an attempt, whose request has the header."""
-    stream, outcome, of_attempt, status, headers = b"", None, b"", 0, []
+    stream, flags, of_attempt, status, headers = b"", frozenset[int](), b"", 0, []
     while entry.advance():
         inner = entry.inner()
         while entry.tag in (_COMMON, _REQUEST, _RESPONSE) and inner.advance():
             part = entry.tag, inner.tag
             if part == (_COMMON, _FLAGS):
-                outcome = _outcome(inner.inner())
+                flags = _flags(inner.inner())
             elif part == (_COMMON, _METADATA):
                 stream = _stream(inner.inner()).encode()
             elif part == (_REQUEST, _REQUEST_HEADERS):
@@ -211,10 +216,12 @@ def _read_entry(entry: Fields, found: list[tuple[bytes, Outcome | FailedAttempt]
                 status = _number(inner.inner())
             elif part == (_RESPONSE, _RESPONSE_HEADERS):
                 headers.append(_header(inner.inner()))
-    if stream and outcome is not None:
-        found.append((stream, outcome))
+    outcomes = {_OUTCOMES[flag] for flag in flags if flag in _OUTCOMES}
+    if stream and outcomes:
+        # A client that leaves ends the request at the endpoint, too.
+        found.append((stream, next(outcome for outcome in _BY_WEIGHT if outcome in outcomes)))
     elif of_attempt:
-        found.append((of_attempt, FailedAttempt(status, headers)))
+        found.append((of_attempt, FailedAttempt(status, headers, _NOT_CONNECTED not in flags)))
 
 
 def _header(entry: Fields) -> Header:
@@ -236,14 +243,13 @@ def _number(value: Fields) -> int:
     return number
 
 
-def _outcome(flags: Fields) -> Outcome | None:
-    """Read `ResponseFlags`."""
-    found: set[Outcome] = set()
+def _flags(flags: Fields) -> frozenset[int]:
+    """Read `ResponseFlags`: the tags of those that are set."""
+    found: set[int] = set()
     while flags.advance():
-        if flags.value and flags.tag in _OUTCOMES:
-            found.add(_OUTCOMES[flags.tag])
-    # A client that leaves ends the request at the endpoint, too.
-    return next((outcome for outcome in _BY_WEIGHT if outcome in found), None)
+        if flags.value:
+            found.add(flags.tag)
+    return frozenset(found)
 
 
 def _stream(metadata: Fields) -> str:

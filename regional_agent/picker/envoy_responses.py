@@ -8,7 +8,7 @@ Sources: as of `processing_request.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
 from regional_agent.picker.processing_request import DESTINATION, LB_NAMESPACE, STREAM
@@ -49,8 +49,8 @@ _STREAM: Final = STREAM.encode()
 _ROUTES: Final = b"penstock-routes"
 _NEXT_REGION: Final = b"penstock-next-region"
 _ENDPOINTS: Final = b"penstock-endpoints"
-"""Keys of the dynamic metadata: the route contexts by address, the address of the second region, and the endpoints
-that follow the regions."""
+"""Keys of the dynamic metadata: the route contexts by address, the address of the region that follows the first target,
+and the endpoints that follow the regions."""
 
 
 def headers_of_lines(lines: bytes) -> list[Header]:
@@ -115,37 +115,39 @@ def _option(name: bytes, value: bytes, action: bytes) -> bytes:
     return with_length(1, with_length(1, with_length(1, name) + with_length(3, value)) + action)
 
 
-def target_message(
-    kind: int,
-    changes: bytes,
-    endpoints: Sequence[str],
-    body: bytes | None,
-    stream: bytes,
-    regions: Sequence[tuple[str, bytes]] = (),
-) -> bytes:
-    """Return the message that names the endpoints of a request, in a header and in the dynamic metadata.
+class Named(NamedTuple):
+    """The targets of a request, as Envoy's configuration reads them."""
+
+    first: bytes
+    """The endpoints in the order of their use, or the agent of another region: `ip:port`."""
+    then: bytes = b""
+    """The endpoints that follow other regions."""
+    next_region: bytes = b""
+    """The agent of another region that follows the first of `first`."""
+    routes: Sequence[tuple[bytes, bytes]] = ()
+    """The route contexts for the agents of other regions, by `ip:port`."""
+
+
+def target_message(kind: int, changes: bytes, named: Named, body: bytes | None, stream: bytes) -> bytes:
+    """Return the message that names the targets of a request, in a header and in the dynamic metadata.
 
     Args:
         kind: TO_REQUEST_HEADERS or TO_REQUEST_BODY.
         changes: fields of `HeaderMutation`.
-        endpoints: `ip:port`, in the order of their use.
-        body: what the endpoint receives instead of the body that Envoy has; None leaves it.
+        named: the targets.
+        body: what the target receives instead of the body that Envoy has; None leaves it.
         stream: an identifier of the request, which Envoy's access log states.
-        regions: the agents of other regions that receive the request before the endpoints: `ip:port` and the route
-            context of each. Header and metadata name the first one in place of the endpoints.
     """
-    after = ",".join(endpoints).encode()
-    listed = regions[0][0].encode() if regions else after
-    common = with_length(2, changes + set_header(_DESTINATION, listed)) + _CLEAR_ROUTE_CACHE
+    common = with_length(2, changes + set_header(_DESTINATION, named.first)) + _CLEAR_ROUTE_CACHE
     if body is not None:
         common += with_length(3, with_length(1, body))
-    named = _struct(_DESTINATION, with_length(3, listed)) + _struct(_STREAM, with_length(3, stream))
-    if regions:
-        routes = [_struct(address.encode(), with_length(3, route)) for address, route in regions]
-        named += _struct(_ROUTES, with_length(5, b"".join(routes))) + _struct(_ENDPOINTS, with_length(3, after))
-    if len(regions) > 1:
-        named += _struct(_NEXT_REGION, with_length(3, regions[1][0].encode()))
-    metadata = _struct(_LB_NAMESPACE, with_length(5, named))
+    members = _struct(_DESTINATION, with_length(3, named.first)) + _struct(_STREAM, with_length(3, stream))
+    if named.routes:
+        routes = [_struct(address, with_length(3, route)) for address, route in named.routes]
+        members += _struct(_ROUTES, with_length(5, b"".join(routes))) + _struct(_ENDPOINTS, with_length(3, named.then))
+    if named.next_region:
+        members += _struct(_NEXT_REGION, with_length(3, named.next_region))
+    metadata = _struct(_LB_NAMESPACE, with_length(5, members))
     return with_length(kind, with_length(1, common)) + with_length(_DYNAMIC_METADATA, metadata)
 
 

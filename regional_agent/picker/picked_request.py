@@ -193,7 +193,7 @@ class PickedRequest:
         if head is None:
             self.end(Refusal(Reason.ENGINE_FAILED, "the engine's response is malformed"))
             return
-        self._correct(message.served or message.upstream_address, now)
+        self._correct(message.upstream_address or message.served, now)
         attempt = self._attempt
         if attempt is not None:
             why = rejection_of(proxy, context, attempt, None, head)
@@ -303,8 +303,8 @@ class PickedRequest:
             self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine did not begin to respond in time: {details}"))
             return
         if attempt is not None and details.startswith(_BY_UPSTREAM):
-            attempt.unreachable(self.context, broke=True)
             is_cut = _NO_CONNECTION not in details
+            attempt.unreachable(self.context, broke=is_cut)
             self.context.failed_with(RetryReason.CLOSED_EARLY if is_cut else RetryReason.CONNECT_FAILED)
             if attempt.from_peer:
                 self._refuse(self._region_lost(f"{attempt.region} could not be reached: {details}", is_cut=is_cut))

@@ -12,10 +12,10 @@ from penstock.accounts.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryRea
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.early_ends import STREAM_HEADER, FailedAttempt
-from regional_agent.picker.envoy_responses import retry_on, set_header, target_message
+from regional_agent.picker.envoy_responses import Named, retry_on, set_header, target_message
 from regional_agent.picker.grpc_requests import http_status
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import BUSY_STATUSES, Attempt
+from regional_agent.routing.attempt import BUSY_STATUSES, Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.telemetry.label_values import RequestKind
 
@@ -27,11 +27,14 @@ MAX_CONSIDERED: Final = 8
 its endpoints."""
 
 RETRY_HEADER: Final = b"x-penstock-retry"
-"""Header by which Envoy selects the route of a request that another region receives first and that may move on: after
-a refusal, or also after a failure."""
+"""Header by which Envoy selects the route of a request that may move between regions: one that another region receives
+first, after a refusal, or also after a failure; or one that an endpoint of this region receives first."""
 
 _RETRY_ON: Final = retry_on(b"reset,retriable-status-codes", RETRIED_STATUSES | BUSY_STATUSES)
 """Lets Envoy repeat a request if its endpoint disconnects before the response, fails, or is full."""
+
+_RETRY_ON_FAILURE: Final = retry_on(b"reset,retriable-status-codes", RETRIED_STATUSES)
+"""The same, but not if its endpoint is full: without a credit, no overflow leaves the region."""
 
 _RETRY_ON_BUSY: Final = retry_on(b"retriable-status-codes", BUSY_STATUSES - {503})
 """The same of a request that must not run twice, and that its endpoint has not started; a 503 may be an error."""
@@ -49,33 +52,57 @@ class Targets:
         self._parts = parts
         self._context = context
         self.regions: dict[str, ForwardedAttempt] = {}
-        """The attempts in other regions, by `ip:port`; before `endpoints`."""
+        """The attempts in other regions, by `ip:port`."""
         self.endpoints: dict[str, Endpoint] = {}
         """The endpoints of this region, by `ip:port`."""
+        self.begins_here = not attempt.from_peer
+        """Whether the endpoints come first, and not the regions."""
         self.stream = b""
         """The identifier of the request in Envoy's access log; empty before Envoy has the targets."""
         self.is_known = False
         """Whether the address of the target of `attempt` is known."""
-        pools, may_move = parts.proxy.pools, True
         if isinstance(attempt, ForwardedAttempt):
             following, may_move = None, False
             if parts.proxy.retry_budget.allows_one(now):
                 following, may_move = parts.proxy.router.after(context, attempt, now)
-            for each in (attempt, following):
-                address = "" if each is None else pools.peers.ip_and_port(each.address)
-                if address and each is not None:
-                    self.regions.setdefault(address, each)
-            self.is_known = attempt in self.regions.values()
-        else:
-            self._add(attempt.endpoint)
-            self.is_known = bool(self.endpoints)
-        if self.is_known and may_move:
-            others = parts.proxy.router.local.alternatives(context, attempt, MAX_CONSIDERED)
-            if len(others) > 1:
-                host = attempt.address.host
-                others.sort(key=lambda each: each.address.host == host)
-            for endpoint in others[:MAX_ALTERNATIVES]:
-                self._add(endpoint)
+            self._add_region(attempt)
+            self.is_known = bool(self.regions)
+            if self.is_known:
+                self._add_region(following)
+                if may_move:
+                    self._add_others(self._others(attempt))
+            return
+        self._add(attempt.endpoint)
+        self.is_known = bool(self.endpoints)
+        others = self._others(attempt) if self.is_known else []
+        if self.is_known and self._may_leave(attempt, others) and parts.proxy.retry_budget.allows_one(now):
+            self._add_region(parts.proxy.router.after(context, attempt, now)[0])
+        if not self.regions:
+            self._add_others(others)
+
+    def _others(self, attempt: Attempt) -> list[Endpoint]:
+        """Return the endpoints of this region that may follow, those on other hosts first."""
+        others = self._parts.proxy.router.local.alternatives(self._context, attempt, MAX_CONSIDERED)
+        if len(others) > 1:
+            host = attempt.address.host
+            others.sort(key=lambda each: each.address.host == host)
+        return others
+
+    def _may_leave(self, attempt: LocalAttempt, others: list[Endpoint]) -> bool:
+        """Whether another region may follow an endpoint: if no other endpoint is ready, or only such of its host for a
+        request that Envoy repeats once."""
+        if attempt.rewrite is not None or len(self._context.residency.permitted.regions) < 2:
+            return False
+        return not others or (may_run_twice(self._context) and others[0].address.host == attempt.address.host)
+
+    def _add_region(self, attempt: ForwardedAttempt | None) -> None:
+        address = "" if attempt is None else self._parts.proxy.pools.peers.ip_and_port(attempt.address)
+        if address and attempt is not None:
+            self.regions.setdefault(address, attempt)
+
+    def _add_others(self, others: list[Endpoint]) -> None:
+        for endpoint in others[:MAX_ALTERNATIVES]:
+            self._add(endpoint)
 
     def _add(self, endpoint: Endpoint) -> None:
         subset = self._context.subset
@@ -94,24 +121,35 @@ class Targets:
         if not self.regions:
             may_repeat = count > 1 and parts.proxy.retry_budget.allows_one(now)
             return changes + retry_headers(context, count, self.stream if may_repeat else b"", over_grpc=over_grpc)
+        if self.begins_here:
+            (following,) = self.regions.values()
+            changes += set_header(RETRY_HEADER, b"here")
+            if following.owes_credit:
+                return changes + retry_headers(context, 1, self.stream, over_grpc=False)
+            changes += set_header(STREAM_HEADER, self.stream) + (_RETRY_ON_FAILURE if may_run_twice(context) else b"")
+            return changes + set_header(b"x-envoy-max-retries", b"1")
         retries = len(self.regions) + (count > 0) - 1
         if not retries:
             return changes
-        repeatable = context.is_repeatable and not context.is_for_object
         changes += set_header(STREAM_HEADER, self.stream)
-        changes += set_header(RETRY_HEADER, b"failed" if repeatable else b"refused")
+        changes += set_header(RETRY_HEADER, b"failed" if may_run_twice(context) else b"refused")
         return changes + set_header(b"x-envoy-max-retries", b"%d" % retries)
 
     def message(self, kind: int, changes: bytes, body: bytes | None) -> bytes:
         """Return the message that names the targets; arguments as of `target_message`."""
-        regions = [(address, each.route_header) for address, each in self.regions.items()]
-        return target_message(kind, changes, list(self.endpoints), body, self.stream, regions)
+        routes = [(address.encode(), each.route_header) for address, each in self.regions.items()]
+        regions, endpoints = [address for address, _ in routes], ",".join(self.endpoints).encode()
+        if self.begins_here:
+            named = Named(endpoints, b"", b"".join(regions), routes)
+        else:
+            named = Named(regions[0], endpoints, b"".join(regions[1:]), routes)
+        return target_message(kind, changes, named, body, self.stream)
 
     def is_lost(self) -> bool:
         """Whether the other region counts as failed to which Envoy has sent the request, by its access log."""
         regions = list(self.regions.values())
-        sent = len(self._parts.early_ends.failed_attempts(self.stream))
-        return sent < len(regions) and regions[sent].peer_failed()
+        at = len(self._parts.early_ends.failed_attempts(self.stream)) - self.begins_here
+        return 0 <= at < len(regions) and regions[at].peer_failed()
 
     def region_names(self, here: str) -> set[str]:
         """Return the regions to which Envoy may send the request; `here` is this one."""
@@ -128,12 +166,12 @@ class Targets:
             now: in s.
         """
         context, local, regions = self._context, self._parts.proxy.router.local, self.regions
-        if not served or served == next(iter(regions or self.endpoints)):
+        if not served or served == next(iter(self.endpoints if self.begins_here else regions)):
             return attempt
         failed = iter(self._parts.early_ends.failed_attempts(self.stream))
         self._lose(attempt, next(failed, None), now)
         following = regions.get(served)
-        for each in regions.values():
+        for each in () if self.begins_here else regions.values():
             if each is not attempt and each is not following:
                 self._lose(each, next(failed, None), now)
         endpoint = self.endpoints.get(served) or local.at_address(context.model, served)
@@ -157,6 +195,11 @@ class Targets:
         proxy.retry_budget.withdraw(now)
 
 
+def may_run_twice(context: RequestContext) -> bool:
+    """Whether another engine may receive a request that the first one may have begun."""
+    return context.is_repeatable and not context.is_for_object and context.failures_left > 1
+
+
 def retry_headers(context: RequestContext, endpoints: int, stream: bytes, *, over_grpc: bool) -> bytes:
     """Return the fields of a `HeaderMutation` that limit Envoy's retries to the endpoints of the list.
 
@@ -167,7 +210,7 @@ def retry_headers(context: RequestContext, endpoints: int, stream: bytes, *, ove
     """
     changes, count = b"", max(endpoints - 1, 1)
     if stream:
-        repeatable = context.is_repeatable and not context.is_for_object
+        repeatable = may_run_twice(context)
         changes = set_header(STREAM_HEADER, stream) + (_RETRY_ON if repeatable else _RETRY_ON_BUSY)
         if over_grpc:
             changes += _RETRY_GRPC_ON if repeatable else _RETRY_GRPC_ON_BUSY
@@ -184,8 +227,9 @@ def record_failure(context: RequestContext, attempt: Attempt, failed: FailedAtte
         now: in s.
     """
     if failed is None or not failed.status:
-        attempt.unreachable(context, broke=True)
-        return RetryReason.CLOSED_EARLY
+        was_sent = failed is None or failed.was_sent
+        attempt.unreachable(context, broke=was_sent)
+        return RetryReason.CLOSED_EARLY if was_sent else RetryReason.CONNECT_FAILED
     status = http_status(failed.headers) or failed.status
     reason = attempt.on_head(status, dict(failed.headers), failed.headers)
     if reason is None or attempt.is_charged:

@@ -358,25 +358,28 @@ class Router:
             if target is _TOO_LONG:
                 self.local.exclude_shorter(context, views)
 
-    def after(
-        self, context: RequestContext, first: ForwardedAttempt, now: float
-    ) -> tuple[ForwardedAttempt | None, bool]:
-        """Return what follows if the region of `first` does not serve a request: an attempt in the next region, if that
+    def after(self, context: RequestContext, first: Attempt, now: float) -> tuple[ForwardedAttempt | None, bool]:
+        """Return what follows if the target of `first` does not serve a request: an attempt in the next region, if one
         is selected, and whether this region follows then. Reserves nothing.
+
+        After an endpoint, that region has granted a credit if any has, since the endpoint may be full.
         """
-        if context.needs_object or context.is_batch:
+        if context.needs_object or context.is_batch or context.route_context is not None:
             return None, False
         policy, permitted = self._config.policy, context.residency.permitted
         assert policy is not None
         session = session_key_of(context.request, context.estimate)
         views, tried = self._views_for(context, now), {**context.tried_regions, first.region: _SATURATED}
-        is_full = tried.get(self.region) is _SATURATED
         following: ForwardedAttempt | None = None
         while True:
+            is_full = tried.get(self.region) is _SATURATED
             request = RegionRequest(self.region, context.model, permitted, tried, is_full, session)
             decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
-                return following, False
+                if first.from_peer or following is not None or not is_full:
+                    return following, False
+                tried[self.region] = _ENGINE_FAILED
+                continue
             where = decision.choice
             if where.region == self.region or following is not None:
                 return following, where.region == self.region

@@ -347,7 +347,7 @@ async def test_envoy_sends_a_request_to_the_next_endpoint_and_the_account_follow
                 sample.value
                 for family in agent.metrics.registry.collect()
                 for sample in family.samples
-                if sample.name == "penstock_agent_retries_total" and sample.labels["reason"] == "closed_early"
+                if sample.name == "penstock_agent_retries_total" and sample.labels["reason"] == "connect_failed"
             ]
             assert retried[0] >= 1.0
 

@@ -37,6 +37,9 @@ EVENT = (
     b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},'
     b'"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
 )
+AT_HOME = plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+"""Everything stays in the region of the entry."""
+
 TO_SPAIN = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
 """Everything leaves the region of the entry, which has endpoints of its own."""
 
@@ -62,13 +65,13 @@ async def disconnects(e: ScriptedEngine, received: ReceivedRequest, writer: asyn
 @asynccontextmanager
 async def entry(
     directory: Path,
-    engines: Sequence[ScriptedEngine],
+    engines: Sequence[ScriptedEngine | Address],
     peers: Mapping[str, Address],
     in_force: RegionPlan = TO_SPAIN,
     **more: Any,
 ) -> AsyncIterator[tuple[Agent, Address]]:
     """An agent of eu-de that forwards to `peers` through Envoy; yields it, and Envoy's address for clients."""
-    addresses = [each.address for each in engines]
+    addresses = [each if isinstance(each, Address) else each.address for each in engines]
     async with (
         running_agent(directory / "origin", addresses, plan=in_force, peers=peers, **more) as origin,
         running_picker(origin, forwards=True) as picker,
@@ -202,7 +205,7 @@ async def test_the_next_region_receives_a_route_context_of_its_own(dead: bool, t
         assert (len(spain.requests), len(far.requests)) == (int(not dead), 1)
         assert all(reads(received, origin, "eu-es") for received in spain.requests)
         await until(lambda: origin.counted() == us.counted() == {"ok": 1.0})
-        assert origin.retried() == {"closed_early" if dead else "peer_refused": 1.0}
+        assert origin.retried() == {"connect_failed" if dead else "peer_refused": 1.0}
         assert us.held() == 0
 
 
@@ -343,6 +346,163 @@ async def test_a_response_of_another_region_that_breaks_off_has_the_outcome_that
         assert b'"code":"engine_failed"' in answer.body
         await until(lambda: origin.counted() == spain.counted() == {"engine_cut": 1.0})
         assert near.requests == []
+
+
+BUSY = responds(429, "retry-after: 1")
+FAILURES_HERE: list[tuple[Script | None, str]] = [
+    (None, "connect_failed"),
+    (disconnects, "closed_early"),
+    (responds(500), "engine_error"),
+    (responds(503), "engine_error"),
+    (BUSY, "engine_busy"),
+]
+
+
+@pytest.mark.parametrize("host", [b"api.example.com", b"eu.api.example.com"])
+@pytest.mark.parametrize(("script", "reason"), FAILURES_HERE)
+async def test_what_the_only_endpoint_fails_or_refuses_is_sent_to_another_region(
+    script: Script | None, reason: str, host: bytes, tmp_path: Path
+) -> None:
+    log = AccessLog(tmp_path / "access.jsonl", 1.0, Random(1))
+    async with (
+        engine(script or streams) as near,
+        engine(streams) as far,
+        running_agent(tmp_path / "es", [far.address], region="eu-es", anonymous=None) as spain,
+        entry(
+            tmp_path,
+            [near if script else NOBODY],
+            {"eu-es": spain.peer},
+            AT_HOME,
+            credits={"eu-es": 1},
+            access_log=log,
+        ) as (origin, front),
+    ):
+        answer = await ask(front, host=host)
+        assert (answer.status, answer.headers.get("x-penstock-region"), answer.body) == (200, "eu-es", EVENT), answer
+        assert [each.header("x-penstock-route") for each in near.requests] == [None] * (script is not None)
+        await until(lambda: origin.counted() == spain.counted() == {"ok": 1.0})
+        assert origin.retried() == {reason: 1.0}
+        assert origin.held() == spain.held() == 0
+        assert origin.peers.spent == ["eu-es"]
+    log.close()
+    (line,) = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
+    assert (line["kind"], line["server"], line["attempts"], line["input_tokens"]) == ("spillover", "eu-es", 2, 7)
+
+
+@pytest.mark.parametrize(("script", "leaves"), [(disconnects, True), (responds(500), True), (BUSY, False)])
+async def test_without_a_credit_only_what_fails_leaves_the_region(script: Script, leaves: bool, tmp_path: Path) -> None:
+    async with (
+        engine(script) as near,
+        engine(streams) as far,
+        entry(tmp_path, [near], {"eu-es": far.address}, AT_HOME) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert answer.status == (200 if leaves else 429), answer
+        assert (len(near.requests), len(far.requests)) == (1, int(leaves))
+        assert origin.peers.spent == []
+
+
+@pytest.mark.parametrize(
+    ("script", "leaves"), [(None, True), (BUSY, True), (responds(500), False), (disconnects, False)]
+)
+async def test_what_may_not_run_twice_leaves_the_region_only_if_it_has_not_begun(
+    script: Script | None, leaves: bool, tmp_path: Path
+) -> None:
+    async with (
+        engine(script or streams) as near,
+        engine(streams) as far,
+        entry(tmp_path, [near if script else NOBODY], {"eu-es": far.address}, AT_HOME, credits={"eu-es": 1}) as (
+            origin,
+            front,
+        ),
+    ):
+        policy = origin.config.policy
+        routes = tuple(replace(route, repeatable=False) for route in policy.routes)
+        origin.config.policy = replace(policy, routes=routes)
+        assert ((await ask(front)).status == 200) == leaves
+        assert len(far.requests) == int(leaves)
+
+
+async def test_what_an_endpoint_fails_leaves_for_no_region_that_its_residency_forbids(tmp_path: Path) -> None:
+    async with (
+        engine(responds(500)) as near,
+        engine(streams) as far,
+        entry(
+            tmp_path,
+            [near],
+            {"us-east": far.address},
+            plan("eu-de", "eu-de+eu-es", eu_de=1.0),
+            credits={"us-east": 1},
+            anonymous="personal",
+        ) as (_, front),
+    ):
+        assert (await ask(front)).status == 500
+        assert (len(near.requests), far.requests) == (1, [])
+
+
+async def test_an_endpoint_of_another_host_comes_before_another_region(tmp_path: Path) -> None:
+    failed: list[ScriptedEngine] = []
+
+    async def fails_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if failed:
+            await streams(e, received, writer)
+        else:
+            failed.append(e)
+            await disconnects(e, received, writer)
+
+    async with (
+        engine(fails_once) as near,
+        engine(fails_once, host="127.0.0.2") as beside,
+        engine(streams) as far,
+        entry(tmp_path, [near, beside], {"eu-es": far.address}, AT_HOME, credits={"eu-es": 1}) as (_, front),
+    ):
+        assert (await ask(front)).status == 200
+        assert (len(near.requests), len(beside.requests), far.requests) == (1, 1, [])
+
+
+async def test_another_region_comes_before_an_endpoint_of_a_host_that_failed(tmp_path: Path) -> None:
+    async with (
+        engine(disconnects) as near,
+        engine(disconnects) as beside,
+        engine(streams) as far,
+        entry(tmp_path, [near, beside], {"eu-es": far.address}, AT_HOME, credits={"eu-es": 1}) as (_, front),
+    ):
+        assert (await ask(front)).status == 200
+        assert len(near.requests + beside.requests) == len(far.requests) == 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_nothing_follows_another_region_that_was_the_last(refuses: bool, tmp_path: Path) -> None:
+    """Two engines broke the connection: no third one receives the request."""
+    refusal = responds(429, "x-penstock-refusal: saturated", "retry-after: 2")
+    async with (
+        engine(disconnects) as near,
+        engine(disconnects) as one,
+        engine(disconnects) as two,
+        engine(refusal) as refuser,
+        running_agent(tmp_path / "es", [one.address, two.address], region="eu-es", anonymous=None) as spain,
+        entry(
+            tmp_path, [near], {"eu-es": refuser.address if refuses else spain.peer}, AT_HOME, credits={"eu-es": 1}
+        ) as (origin, front),
+    ):
+        answer = await ask(front)
+        assert (len(near.requests), len(one.requests + two.requests)) == (1, int(not refuses))
+        if refuses:
+            assert (answer.status, code(answer.body), answer.headers["retry-after"]) == (429, "saturated", "2")
+        else:
+            assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        await until(lambda: sum(origin.counted().values()) == 1.0)
+        assert origin.held() == 0
+
+
+async def test_an_endpoint_that_serves_spends_no_credit(tmp_path: Path) -> None:
+    async with (
+        engine(streams) as near,
+        engine(streams) as far,
+        entry(tmp_path, [near], {"eu-es": far.address}, AT_HOME, credits={"eu-es": 1}) as (origin, front),
+    ):
+        assert (await ask(front)).status == 200
+        assert (len(near.requests), far.requests, origin.peers.spent) == (1, [], [])
 
 
 async def test_a_region_that_counts_as_failed_ends_no_request_that_has_left_it(tmp_path: Path) -> None:

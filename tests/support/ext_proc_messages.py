@@ -107,6 +107,7 @@ _MESSAGES: Final[dict[str, tuple[_Field, ...]]] = {
             (3, "upstream_request_timeout"),
             (4, "local_reset"),
             (5, "upstream_remote_reset"),
+            (6, "upstream_connection_failure"),
             (7, "upstream_connection_termination"),
             (15, "downstream_connection_termination"),
             (16, "upstream_retry_limit_exceeded"),

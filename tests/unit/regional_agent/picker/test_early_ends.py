@@ -43,11 +43,13 @@ def message(*entries: tuple[str, Sequence[str]], namespace: str = LB_NAMESPACE) 
     return bytes(found.SerializeToString())
 
 
-def attempt(stream: str, status: int, **headers: str) -> bytes:
-    """The message about an attempt to which an endpoint responded."""
+def attempt(stream: str, status: int, flag: str = "", **headers: str) -> bytes:
+    """The message about an attempt that failed, with the status of the endpoint or with a flag."""
     found = StreamAccessLogsMessage()
     entry = found.http_logs.log_entry.add()
     entry.common_properties.response_flags.local_reset = False
+    if flag:
+        setattr(entry.common_properties.response_flags, flag, True)
     entry.request.path = "/v1/chat/completions"
     entry.request.request_headers["x-request-id"] = "of a client"
     entry.request.request_headers[STREAM_HEADER.decode()] = stream
@@ -138,9 +140,14 @@ def test_the_failed_attempts_of_a_request_are_known_until_its_end() -> None:
     ends = Ends().ends
     stream, other = ends.add(), ends.add()
     ends.report(attempt(stream.decode(), 503, **{"retry-after": "3"}))
-    ends.report(attempt(stream.decode(), 500))
+    ends.report(attempt(stream.decode(), 0, "upstream_connection_failure"))
+    ends.report(attempt(stream.decode(), 0, "upstream_connection_termination"))
     ends.report(attempt("of another agent", 500))
-    assert ends.failed_attempts(stream) == [FailedAttempt(503, [(b"retry-after", b"3")]), FailedAttempt(500, [])]
+    assert ends.failed_attempts(stream) == [
+        FailedAttempt(503, [(b"retry-after", b"3")], True),
+        FailedAttempt(0, [], False),
+        FailedAttempt(0, [], True),
+    ]
     assert ends.failed_attempts(other) == []
     ends.discard(stream)
     ends.report(attempt(stream.decode(), 500))
@@ -155,7 +162,7 @@ def test_identifiers_of_agents_differ() -> None:
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_any_bytes_are_read_or_rejected(noise: bytes, at: int) -> None:
     whole = message(("a", ["upstream_remote_reset"]), ("b", ["stream_idle_timeout"])) + attempt("c", 429)
-    assert outcomes_in(whole) == [(b"a", CUT), (b"b", STALLED), (b"c", FailedAttempt(429, []))]
+    assert outcomes_in(whole) == [(b"a", CUT), (b"b", STALLED), (b"c", FailedAttempt(429, [], True))]
     for data in (noise, whole[:at], whole[:at] + noise + whole[at:]):
         try:
             outcomes_in(data)

@@ -188,13 +188,14 @@ def test_a_target_has_the_headers_that_are_wanted(
     received: list[tuple[bytes, bytes]], wanted: list[tuple[bytes, bytes]], endpoints: list[str], body: bytes | None
 ) -> None:
     changes = envoy_responses.header_changes(received, wanted)
+    named = envoy_responses.Named(",".join(endpoints).encode())
     message = ProcessingResponse.FromString(
-        envoy_responses.target_message(envoy_responses.TO_REQUEST_BODY, changes, endpoints, body, b"s1")
+        envoy_responses.target_message(envoy_responses.TO_REQUEST_BODY, changes, named, body, b"s1")
     )
     common = message.request_body.response
-    named = ("x-gateway-destination-endpoint", ",".join(endpoints).encode())
+    destination = ("x-gateway-destination-endpoint", named.first)
     free = {b"a", b"b", b"c"}
-    expected = sorted([(n.decode(), v) for n, v in wanted if n in free] + [named], key=lambda header: header[0])
+    expected = sorted([(n.decode(), v) for n, v in wanted if n in free] + [destination], key=lambda header: header[0])
     kept = [header for header in received if header[0] in free]
     assert applied(common.header_mutation, kept) == expected
     assert not {"host", "te"}.intersection(common.header_mutation.remove_headers)

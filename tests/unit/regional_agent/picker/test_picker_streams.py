@@ -366,14 +366,17 @@ async def test_an_endpoint_that_envoy_cannot_reach_is_an_error_in_the_format_of_
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
         stream.receive(head(), body(CHAT))
+        first = stream.destinations[0]
+        (tried,) = [each for each in agent.endpoints.every() if str(each.address) == first]
         stream.receive(response_head(503, details="upstream_reset_before_response_started{connection_failure}"))
         assert stream.refused == (502, "engine_failed")
+        assert not tried.view.ready, "as after a failed connection of the agent itself"
 
 
 @pytest.mark.parametrize(
-    ("status", "details", "refused", "outcome", "is_charged"),
+    ("status", "details", "refused", "outcome", "broke"),
     [
-        (503, "upstream_reset_before_response_started{connection_failure}", (502, "engine_failed"), "refused", True),
+        (503, "upstream_reset_before_response_started{connection_failure}", (502, "engine_failed"), "refused", False),
         (503, "upstream_reset_before_response_started{remote_reset}", (502, "engine_failed"), "engine_cut", True),
         (504, "upstream_response_timeout", (504, "engine_timeout"), "stalled", False),
         (504, "stream_idle_timeout", (504, "engine_timeout"), "stalled", False),
@@ -384,7 +387,7 @@ async def test_an_endpoint_that_envoy_cannot_reach_is_an_error_in_the_format_of_
     ],
 )
 async def test_what_a_client_causes_is_not_charged_to_its_endpoint(
-    tmp_path: Path, status: int, details: str, refused: tuple[int, str], outcome: str, is_charged: bool
+    tmp_path: Path, status: int, details: str, refused: tuple[int, str], outcome: str, broke: bool
 ) -> None:
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
@@ -392,7 +395,7 @@ async def test_what_a_client_causes_is_not_charged_to_its_endpoint(
         assert stream.refused == refused
         assert agent.counted() == {outcome: 1.0}
         assert stream.stream._picked is not None
-        assert bool(stream.stream._picked.context.broken) == is_charged
+        assert bool(stream.stream._picked.context.broken) == broke
 
 
 @pytest.mark.parametrize(
