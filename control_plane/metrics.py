@@ -196,6 +196,12 @@ class ControlPlaneMetrics:
         self._rollout_phase = self._gauge(
             "rollout_phase", "1 for the phase of the newest policy rollout, 0 for the others.", ("phase",)
         )
+        self._model_rollout_wait = self._gauge(
+            "model_rollout_wait_seconds",
+            "Seconds for which the rollout of a version has waited beyond the least time of its present phase: for "
+            "requests, slots, scores, or an operator. 0 in `done` and `rolled_back`.",
+            ("name", "to", "phase"),
+        )
         self._policy_info = self._gauge(
             "policy_info", "1 for the digest of the policy in force in most regions.", ("digest",)
         )
@@ -227,6 +233,7 @@ class ControlPlaneMetrics:
             self._region_in_flight,
             self._overrides,
             self._rollout_phase,
+            self._model_rollout_wait,
             self._skew,
             self._demand,
             self._arc_share,
@@ -256,6 +263,10 @@ class ControlPlaneMetrics:
         """Set the phase of the newest rollout."""
         for each in Phase:
             self._rollout_phase.labels(each.value).set(each is phase)
+
+    def show_model_rollouts(self, waits_s: Mapping[tuple[str, str, str], float]) -> None:
+        """Replace the waits (s) of the rollouts of versions, by name, new version and phase."""
+        replace_series(self._model_rollout_wait, waits_s)
 
     def show_plan(self, plans: Sequence[RegionPlan]) -> None:
         """Replace the gauges of the plan by those of the plan in force, one slice per region."""

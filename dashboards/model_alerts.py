@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dashboards.rules import Alert, Severity
+from penstock.rollout.model_rollout import ModelPhase
 
 TICKET = Severity.TICKET
 
@@ -49,5 +50,22 @@ MODELS = (
         severity=TICKET,
         summary="The quality hook of {{ $labels.model }} in {{ $labels.site }} does not score pairs of answers",
         impact="Clients notice nothing. The rollout of the version waits for scores, and does not go on.",
+    ),
+    Alert(
+        name="PenstockModelRolloutWaits",
+        expr="max by (name, to, phase) (penstock_model_rollout_wait_seconds) > 3600",
+        for_s=0,
+        severity=TICKET,
+        summary="The rollout of {{ $labels.to }} ({{ $labels.name }}) waits in {{ $labels.phase }} for"
+        " {{ $value | humanizeDuration }}",
+        impact="None: the new version keeps its share, and does not receive more.",
+    ),
+    Alert(
+        name="PenstockModelRolledBack",
+        expr=f'count by (name, to) (penstock_model_rollout_wait_seconds{{phase="{ModelPhase.ROLLED_BACK}"}}) > 0',
+        for_s=0,
+        severity=TICKET,
+        summary="The rollout of {{ $labels.to }} ({{ $labels.name }}) was rolled back",
+        impact="Clients have the percentages of the policy again. Those of the new version had worse answers before.",
     ),
 )

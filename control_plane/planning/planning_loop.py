@@ -155,6 +155,8 @@ class PlanningLoop:
                 active_policies = await self._rollouts.step(epoch, now, snapshot, receiving_since=self._leading_since)
                 show_rollout = partial(self._metrics.show_rollout, active_policies.rollout.phase)
                 self._metrics.updates.put("rollout", show_rollout)
+                show_versions = partial(self._metrics.show_model_rollouts, self._rollouts.models.waits_s)
+                self._metrics.updates.put("model rollouts", show_versions)
                 await self._publisher.plan_epoch.raise_above(snapshot.agents.values(), self._publisher.generation)
                 self._record_outcome(await self._publish(active_policies, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, active_policies.main.policy)

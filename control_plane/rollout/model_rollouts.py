@@ -25,7 +25,7 @@ from penstock.policy.model_versions import old_version
 from penstock.policy.policy import Policy
 from penstock.rollout.model_rollout import ModelEvent, ModelRolloutState, begin, transition
 from penstock.rollout.rollout_progress import VersionOutlook
-from penstock.rollout.version_analysis import evidence_of, observe, version_outlook
+from penstock.rollout.version_analysis import evidence_of, observe, version_outlook, waits_s
 
 _log = structlog.get_logger(__name__)
 
@@ -66,9 +66,12 @@ class ModelRollouts:
         self.outlooks: tuple[VersionOutlook, ...] = ()
         """What the rollouts of the policy wait for, as of the last step."""
 
+        self.waits_s: dict[tuple[str, str, str], float] = {}
+        """The time (s) for which each has waited for more than time, by name, new version and phase."""
+
     def reset(self) -> None:
         """Discard the states at a change of leadership."""
-        self.states, self.outlooks = None, ()
+        self.states, self.outlooks, self.waits_s = None, (), {}
 
     async def stored(self) -> dict[str, StoredModelRollout]:
         """Return every stored rollout by name.
@@ -100,6 +103,7 @@ class ModelRollouts:
         stored, seen = await self.stored(), pools(snapshot, now)
         states: dict[str, ModelRolloutState] = {}
         outlooks: list[VersionOutlook | None] = []
+        self.waits_s = {}
         for name, rollout in configured.items():
             old, percent = old_version(policy.versions[name], rollout), _start_percent(policy, rollout)
             found = stored.get(name, StoredModelRollout(None, 0))
@@ -115,6 +119,7 @@ class ModelRollouts:
                 continue
             states[name] = after
             outlooks.append(version_outlook(after, rollout, evidence, now))
+            self.waits_s[name, after.to, after.phase.value] = waits_s(after, rollout, now)
         self.outlooks = tuple(filter(None, outlooks))
         for name in stored.keys() - configured.keys():
             if may_forget:

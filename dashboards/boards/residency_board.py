@@ -119,6 +119,21 @@ RESIDENCY = Board(
                     [Query("max by (phase) (penstock_rollout_phase)", "{{phase}}")],
                     "none",
                 ),
+                lines(
+                    Prose(
+                        "How long do rollouts of versions wait?",
+                        "Seconds for which each has waited for more than the least time of its phase; 0 in `done` and"
+                        " `rolled_back`.",
+                        "Growing: `penstock rollout show` states for what. Runbook of PenstockModelRolloutWaits.",
+                    ),
+                    [
+                        Query(
+                            "max by (name, to, phase) (penstock_model_rollout_wait_seconds)",
+                            "{{name}} {{to}} {{phase}}",
+                        )
+                    ],
+                    "s",
+                ),
             ),
         ),
     ),

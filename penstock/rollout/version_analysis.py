@@ -7,6 +7,7 @@ as after a blue-green change, its results in the phase before are the baseline.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import msgspec
 from msgspec import UNSET
@@ -182,6 +183,17 @@ def version_outlook(
     else:
         text = f"{state.phase.value} at {state.percent:g} %" + (f", waits for: {unmet}" if unmet else "")
     return VersionOutlook(f"{state.name} to {state.to}", text)
+
+
+def waits_s(state: ModelRolloutState, rollout: ModelRollout, now: float) -> float:
+    """Returns the time (s) for which a rollout has waited for more than the time that its phase lasts at least."""
+    least_s = {
+        ModelPhase.PREPARING: rollout.prepare_s,
+        ModelPhase.STEP: rollout.step_s,
+        ModelPhase.WATCH: rollout.watch_s,
+        ModelPhase.HELD: 0.0,
+    }.get(state.phase, inf)
+    return max(0.0, now - state.since - least_s)
 
 
 def _ended(what: str, counts: VersionCounts, needed: int) -> Condition:

@@ -12,7 +12,7 @@ import httpx
 from lab.demo.demo_workload import TENANT_KEYS
 from lab.planet.configs import control_plane_urls, url
 from lab.planet.planet import Planet
-from lab.planet.topology import CHAT_8B, IMAGE_MODEL, agent_port, engine_port
+from lab.planet.topology import CHAT_8B, CHAT_70B, IMAGE_MODEL, agent_port, engine_port
 
 FAULTS_S = 20
 """Duration (s) of the faults. An endpoint without progress becomes suspect after 10 s."""
@@ -44,7 +44,14 @@ RESULT_CACHE = {
     "max_bytes": 1_000_000,
     "price_percent": 10,
 }
-"""A document that CHANGED adds to the policy."""
+VERSIONS = {
+    "apiVersion": "penstock/v1",
+    "kind": "ModelVersions",
+    "name": "chat",
+    "versions": [{"model": CHAT_8B, "percent": 100}, {"model": CHAT_70B, "percent": 0}],
+}
+MODEL_ROLLOUT = {"apiVersion": "penstock/v1", "kind": "ModelRollout", "name": "chat", "to": CHAT_70B}
+"""Documents that CHANGED adds to the policy."""
 
 REPEATED = {"model": CHAT_8B, "messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 8}
 REPEATED_S, REPEAT_EVERY_S = 120.0, 1.0
@@ -76,7 +83,8 @@ def change_policy(folder: Path) -> None:
     name, old, new = CHANGED
     path = folder / name
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    (folder / "result_cache.yaml").write_text(json.dumps(RESULT_CACHE), encoding="utf-8")
+    added = "\n---\n".join(json.dumps(each) for each in (RESULT_CACHE, VERSIONS, MODEL_ROLLOUT))
+    (folder / "added.yaml").write_text(added, encoding="utf-8")
 
 
 async def repeat_chat(planet: Planet) -> None:

@@ -55,6 +55,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
+from penstock.rollout.model_rollout import ModelPhase
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
@@ -80,6 +81,7 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PAT
 needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus on PATH or in PROMETHEUS")
 
 AGENT = 'site="eu-de",agent="a1"'
+VERSION = 'name="chat",to="v2"'
 KEPT_ALIVE = 'instance="c1",operation="keep_alive",ok="true"'
 
 FIRES: list[tuple[str, dict[str, str], str]] = [
@@ -189,6 +191,16 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("PenstockRolloutHeld", {f'penstock_rollout_phase{{phase="{Phase.CANARY_HELD}"}}': "1x40"}, "2m"),
     ("PenstockPolicyRolledBack", {f'penstock_rollout_phase{{phase="{Phase.ROLLED_BACK}"}}': "1x40"}, "2m"),
+    (
+        "PenstockModelRolloutWaits",
+        {f'penstock_model_rollout_wait_seconds{{{VERSION},phase="{ModelPhase.STEP}"}}': "3500+5x80"},
+        "3m",
+    ),
+    (
+        "PenstockModelRolledBack",
+        {f'penstock_model_rollout_wait_seconds{{{VERSION},phase="{ModelPhase.ROLLED_BACK}"}}': "0x40"},
+        "2m",
+    ),
     (
         "PenstockEndpointSuspect",
         {f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1x120"},
@@ -433,6 +445,7 @@ WELL = {
     'penstock_leader_changes_total{instance="c1"}': "1 1 1 2x80",
     'penstock_planner_fallbacks_total{model="m"}': "0 0 1 1 2x80",
     'penstock_rollout_phase{phase="canary"}': "1x80",
+    f'penstock_model_rollout_wait_seconds{{{VERSION},phase="{ModelPhase.PREPARING}"}}': "0+5x80",
     **{
         f'penstock_planning_duration_seconds_bucket{{le="{le}"}}': f"0+{count}x80"
         for le, count in (("0.25", 10), ("0.5", 10), ("+Inf", 10))
@@ -632,6 +645,7 @@ def leader() -> ControlPlaneMetrics:
     metrics.set_policy("abc")
     metrics.show_overrides([("drain", "eu-es")])
     metrics.show_rollout(Phase.CANARY)
+    metrics.show_model_rollouts({("chat", "v2", ModelPhase.STEP): 5.0})
     metrics.cost.show({("eu-de", "m"): 12.0}, {("eu-de", "eu-es"): 0.5})
     metrics.capacity.show([Recommendation("eu-de", "m", 4, 4, 6, Cause.DEMAND, None, 5.0, 9.0, 360.0)])
     metrics.capacity.show_takeover(Takeover(("eu-es",), 0.0, ready_after_s=90.0))

@@ -180,6 +180,7 @@ CONTROL_PLANE_CONTRACT = {
     "region_in_flight": ("gauge", {"region", "model"}),
     "overrides": ("gauge", {"kind", "region"}),
     "rollout_phase": ("gauge", {"phase"}),
+    "model_rollout_wait_seconds": ("gauge", {"name", "to", "phase"}),
     "region_version_skew": ("gauge", {"region", "model"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
@@ -298,6 +299,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_issuers({"corp": 1.0})
     metrics.capacity.show_signals({"matches": 4.0})
     metrics.show_rollout(Phase.CANARY)
+    metrics.show_model_rollouts({("chat", "v2", "step"): 5.0})
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
     metrics.set_policy("abc")

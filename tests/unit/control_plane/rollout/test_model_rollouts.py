@@ -126,6 +126,7 @@ async def test_what_a_rollout_waits_for_is_stated_until_it_is_done(world: World)
     await world.step()
     (outlook,) = world.rollouts.outlooks
     assert (outlook.rollout, outlook.text) == ("chat to v2", "rolled back: because")
+    assert world.rollouts.waits_s == {("chat", "v2", "rolled_back"): 0.0}
     world.rollouts.reset()
     assert world.rollouts.outlooks == ()
 

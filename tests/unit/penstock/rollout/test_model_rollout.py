@@ -18,7 +18,7 @@ from penstock.rollout.model_rollout import (
     begin,
     transition,
 )
-from penstock.rollout.version_analysis import VersionEvidence, compared, conditions, observe
+from penstock.rollout.version_analysis import VersionEvidence, compared, conditions, observe, waits_s
 
 ROLLOUT = ModelRollout("chat", "v2", (10.0, 100.0), prepare_s=10, step_s=20, watch_s=30, min_requests=100)
 NONE = VersionCounts()
@@ -57,6 +57,19 @@ def test_a_rollout_without_a_ready_endpoint_of_the_new_version_states_where_the_
 def following(state: ModelRolloutState) -> float | None:
     share = state.share(ROLLOUT)
     return None if share is None else share.next_percent
+
+
+def test_a_rollout_waits_from_the_least_time_of_its_phase_on_unless_it_is_over() -> None:
+    state = at_first_step()
+    assert [waits_s(state, ROLLOUT, state.since + later_s) for later_s in (0.0, ROLLOUT.step_s, 90.0)] == [
+        0.0,
+        0.0,
+        90.0 - ROLLOUT.step_s,
+    ]
+    held = transition(state, ModelEvent.HALT, ROLLOUT, 20.0, why="")
+    assert waits_s(held, ROLLOUT, 25.0) == 5.0
+    over = transition(state, ModelEvent.ROLL_BACK, ROLLOUT, 20.0, why="")
+    assert waits_s(over, ROLLOUT, 1e6) == 0.0
 
 
 def test_a_good_version_goes_through_its_steps() -> None:
