@@ -14,7 +14,7 @@ from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
-from penstock.policy.residency import RequestFacts, applies, matches_tenant
+from penstock.policy.residency import RequestFacts, applies, matches_tenant, within
 
 
 def permitted_regions(policy: Policy, name: DnsName, client: Location = NOWHERE) -> frozenset[str]:
@@ -27,7 +27,7 @@ def permitted_regions(policy: Policy, name: DnsName, client: Location = NOWHERE)
     for facts in senders_of(policy, name, client):
         for rule in policy.residency:
             if may_apply(rule, name, facts):
-                permitted = _within(rule, permitted)
+                permitted = within(rule, permitted)
     return permitted
 
 
@@ -38,14 +38,9 @@ def serving_regions(policy: Policy, name: DnsName, client: Location = NOWHERE) -
         permitted = frozenset(policy.regions)
         for rule in policy.residency:
             if applies(rule, facts):
-                permitted = _within(rule, permitted)
+                permitted = within(rule, permitted)
         found |= permitted
     return found
-
-
-def _within(rule: ResidencyRule, regions: frozenset[str]) -> frozenset[str]:
-    """The regions of which a rule that applies permits the use."""
-    return regions - rule.deny if rule.allow is None else (regions - rule.deny) & rule.allow
 
 
 def may_apply(rule: ResidencyRule, name: DnsName, facts: RequestFacts) -> bool:

@@ -117,6 +117,25 @@ def mask(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
     return Mask(residency_class(permitted), tuple(rejected))
 
 
+def within(rule: ResidencyRule, regions: frozenset[str]) -> frozenset[str]:
+    """The regions of which a rule that applies permits the use."""
+    return regions - rule.deny if rule.allow is None else (regions - rule.deny) & rule.allow
+
+
+def regions_beside(policy: Policy, origin: str) -> frozenset[str]:
+    """The regions that may serve a request of some sender at `origin`, wherever its client is. Without senders, all."""
+    every = frozenset(policy.regions)
+    found: set[str] = set()
+    for sender in policy.senders.values():
+        facts, permitted = RequestFacts(sender.name, sender.data_class), every
+        for rule in policy.residency:
+            if applies(rule, facts):
+                permitted = within(rule, permitted)
+        if origin in permitted:
+            found |= permitted
+    return frozenset(found) if policy.senders else every
+
+
 def cite(rule: ResidencyRule) -> str:
     """Name of a rule in refusals, with file and line if known."""
     return f"{rule.name} ({rule.source})" if rule.source else rule.name

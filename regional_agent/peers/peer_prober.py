@@ -16,6 +16,7 @@ from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
 from penstock.policy.policy import Policy
+from penstock.policy.residency import regions_beside
 from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
@@ -114,12 +115,15 @@ class PeerProber:
         self._clock = time.monotonic
         self._policy: Policy | None = None
         self._failover = Failover()
+        self._permitted: frozenset[str] = frozenset()
+        """The regions that may serve clients of this one."""
         self._probe_now: dict[str, asyncio.Event] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
 
     def use(self, policy: Policy) -> None:
         """Probe the regions of a newly accepted policy; the state of regions that remain is kept."""
         self._policy, self._failover = policy, policy.failover
+        self._permitted = regions_beside(policy, self._region)
         others = policy.regions.keys() - {self._region}
         for gone in self.regions.keys() - others:
             del self.regions[gone], self._probe_now[gone]
@@ -177,9 +181,12 @@ class PeerProber:
         return {name: peer.entry_state(now, self._failover) for name, peer in self.regions.items()}
 
     def serve_any(self) -> bool:
-        """Whether requests may be sent to another region. A region without a ready endpoint fails its probes."""
-        now = self._clock()
-        return any(peer.health.weight(now, self._failover) > 0.0 for peer in self.regions.values())
+        """Whether requests of this region's clients may be sent to another region, by health and residency. A region
+        without a ready endpoint fails its probes."""
+        now, permitted = self._clock(), self._permitted
+        return any(
+            name in permitted and peer.health.weight(now, self._failover) > 0.0 for name, peer in self.regions.items()
+        )
 
     def has_probed_all(self) -> bool:
         """Whether every region with known agents has been probed: before, no request can be sent there."""

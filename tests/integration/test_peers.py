@@ -12,7 +12,9 @@ from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
 from penstock.wire import identity, probe
@@ -315,6 +317,18 @@ async def test_a_region_without_a_ready_engine_fails(observer: Observer, agents:
     agents[0].accepts_clients = False
     await observer.reaches(RegionState.FAILED)
     assert not observer.peers.serve_any()
+
+
+async def test_a_region_that_residency_forbids_to_all_clients_serves_none(observer: Observer) -> None:
+    """An entry without endpoints is not ready by it."""
+    stays = ResidencyRule("stays", data_classes=frozenset({"personal"}), allow=frozenset({"here"}))
+    governed, free = Tenant("bank", "personal"), Tenant("shop", "public")
+    policy = msgspec.structs.replace(POLICY, residency=(stays,), tenants={"bank": governed})
+    observer.peers.use(policy)
+    await observer.reaches(RegionState.HEALTHY)
+    assert not observer.peers.serve_any()
+    observer.peers.use(msgspec.structs.replace(policy, tenants={"bank": governed, "shop": free}))
+    assert observer.peers.serve_any()
 
 
 async def test_a_region_whose_engines_load_does_not_fail(observer: Observer, agents: list[Agent]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
-from penstock.policy.residency import Mask, RequestFacts, cite, mask, residency_class
+from penstock.policy.residency import Mask, RequestFacts, cite, mask, regions_beside, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 from tests.support.planet import EU_ONLY, policy
 
@@ -30,6 +30,18 @@ def test_an_allow_rule_leaves_what_it_names_and_cites_itself_for_the_rest() -> N
     (rejection,) = verdict.rejected
     assert (rejection.what, rejection.reason) == ("us-east", Reason.RESIDENCY_NOT_ALLOWED)
     assert "residency.yaml:3" in rejection.detail
+
+
+def test_the_regions_that_serve_an_entry_are_those_of_its_own_clients() -> None:
+    """A rule that depends on the client's location may not apply to a client."""
+    everywhere = frozenset({"eu-de", "eu-es", "us-east"})
+    of_germans = ResidencyRule("germans", client_countries=frozenset({"DE"}), allow=frozenset({"eu-de"}))
+    closed = ResidencyRule("closed", deny=frozenset({"us-east"}))
+    no_spain = ResidencyRule("no-spain", deny=frozenset({"eu-es"}))
+    assert regions_beside(policy(EU_ONLY, of_germans), "eu-de") == everywhere, "by the tenant that is not governed"
+    assert regions_beside(policy(closed, of_germans), "eu-de") == {"eu-de", "eu-es"}
+    assert regions_beside(policy(no_spain), "us-east") == {"eu-de", "us-east"}
+    assert regions_beside(policy(no_spain), "eu-es") == set(), "a region that may serve no client"
 
 
 def test_two_allow_rules_intersect() -> None:
