@@ -220,7 +220,7 @@ class AgentRuntime:
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients
-        self.responder.on_wanted = self.on_demand.wanted_by
+        self.responder.on_wanted, self.responder.has_room = self.on_demand.wanted_by, self.on_demand.has_room
         self._dns = DnsService(settings, self.config, self._store, entries, self.locator, metrics)
         self._leader = LeaderLink(
             self._store,

@@ -46,6 +46,9 @@ DECIDE_EVERY_S: Final = 0.5
 WANTED_S: Final = 2.0
 """Time (s) for which a request that found no ready endpoint counts as load."""
 
+WITHOUT_ROOM_S: Final = 30.0
+"""Time (s) for which other regions are told that no memory has room for a model, after a request has needed it."""
+
 NO_ROOM: Final = "no room for "
 """Begins the text of a model that does not fit into the memory of an endpoint."""
 
@@ -105,6 +108,8 @@ class OnDemandModels:
         """Time (s) at which a request last found no ready endpoint, by model."""
         self._needed: dict[str, tuple[float, int]] = {}
         """Then, the endpoints that serve when another one has woken: those that do may be too short for the request."""
+        self._without_room_until: dict[str, float] = {}
+        """Time (s) until which no endpoint of a model counts as one that can serve, since no memory will have room."""
         self.without_room_s: dict[str, float] = {}
         """Time (s) in which requests for a model needed an endpoint and no memory had room, by model."""
         self._releases: dict[str, int] = {}
@@ -131,8 +136,9 @@ class OnDemandModels:
         self._steps = {name: self._steps.get(name) or StepWakes() for name in self._models}
         self.attempts.forget_others(frozenset(self._models))
 
-    def may_wake(self, model: Model, within_s: float) -> bool | None:
-        """Whether an endpoint of a model is expected to wake within `within_s` seconds. None if none sleeps or wakes.
+    def may_wake(self, model: Model, within_s: float, permitted: frozenset[str]) -> bool | None:
+        """Whether an endpoint of a model is expected to wake within `within_s` seconds: here or, if no memory will have
+        room, in another one of the regions that the request may use. None if none sleeps or wakes.
 
         The caller has a request that no ready endpoint can serve, so that an endpoint wakes in any case.
         """
@@ -142,8 +148,16 @@ class OnDemandModels:
         self._wanted_at[model.name] = now = self._clock()
         self._needed[model.name] = now, _serving(self._awake(model.name)) + 1
         ready_in_s = self._ready_in_s(known, now)
-        # Without room, an endpoint sleeps that will not wake.
-        return None if ready_in_s == inf and not self._asleep(known) else ready_in_s <= within_s
+        if ready_in_s == inf:
+            if not self._asleep(known):
+                return None
+            # Without room, an endpoint sleeps that will not wake.
+            ready_in_s = self._cold_start_s(known) if self._others.regions_with(model.name) & permitted else inf
+        return ready_in_s <= within_s
+
+    def has_room(self, model: str) -> bool:
+        """Whether an endpoint of a model serves or may wake, as far as is known; False has other regions serve it."""
+        return self._clock() >= self._without_room_until.get(model, -inf)
 
     def wanted_by(self, origin: str, model: str) -> None:
         """Count a request of another region's clients, unless a nearer region has an endpoint of the model that the
@@ -182,6 +196,7 @@ class OnDemandModels:
         awake = self._awake(name)
         for ready in awake:
             self.attempts.is_awake(ready, name)
+            self._without_room_until.pop(name, None)
         if name in self._ending:
             self._wake_all(model)
             return
@@ -211,7 +226,11 @@ class OnDemandModels:
             for_requests: how many of them requests need; the step of a rollout needs the others.
         """
         due = self._due(Action.WAKE, self._asleep(model), model.name)
-        begun, problem = 0, ""
+        begun, problem, now = 0, "", self._clock()
+        if due and not self._awake(model.name) and self._ready_in_s(model, now) == inf:
+            self._without_room_until[model.name] = now + WITHOUT_ROOM_S
+        else:
+            self._without_room_until.pop(model.name, None)
         for place in best_first([Place(each, self.memory.room(each, model.name)) for each in due]):
             # What has begun for another endpoint may have taken the room.
             endpoint, room = place.endpoint, self.memory.room(place.endpoint, model.name) if begun else place.room

@@ -49,6 +49,8 @@ class ProbeResponder:
         """Returns whether clients may enter at this agent."""
         self.on_wanted: Callable[[str, str], None] = lambda origin, model: None
         """Called with the origin and the model if another region asks for a model of which no endpoint is ready."""
+        self.has_room: Callable[[str], bool] = lambda model: True
+        """Returns whether an endpoint of a model serves or may wake; other regions count one without as none."""
         self.burst_offer: Callable[[str, Policy], tuple[int, float]] = lambda model, policy: (0, 0.0)
         """Returns how many requests for a model burst endpoints can serve, and when (s) a server of them runs."""
         self._region = agent.region
@@ -93,7 +95,7 @@ class ProbeResponder:
         models = {
             model: self._model_answer(model, request, policy)
             for model in self._endpoints.pools
-            if model in policy.models
+            if model in policy.models and self.has_room(model)
         }
         accepts = not self.shutting_down and self.accepts_clients()
         sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes is True else b""

@@ -159,7 +159,7 @@ class LocalTargets:
             if not too_short or any(view.ready and view.name not in too_short for view in pool.views):
                 return False
         if self.on_demand is not None:
-            may_wake = self.on_demand.may_wake(model, max_wait_s)
+            may_wake = self.on_demand.may_wake(model, max_wait_s, context.residency.permitted.regions)
             if may_wake is not None:
                 return may_wake
         if pool.ready:

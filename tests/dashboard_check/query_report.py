@@ -25,6 +25,7 @@ EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_agent_endpoint_slowdown_ratio": "no two endpoints of a region have the same models and accelerator",
     r"penstock_agent_budget_used_ratio": "no tenant of the demo has used half of a budget for long",
     r"penstock_agent_dns_live_regions": "no agent of the demo answers DNS names",
+    r"penstock_model_rollout_wait_seconds\{phase=\"rolled_back": "the rollout of the run is not rolled back",
     r"^penstock_planner_fallbacks_total$": "counts solvers that failed or timed out, which no event brings about",
 }
 """Regular expressions of queries that may return no data, each with the reason. The run includes a surge, an ejection,
