@@ -6,7 +6,8 @@
     tenants/<tenant>/batches/<batch>.json            record of a batch
     tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, end
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
-    tenants/<tenant>/job-data/<job>/...              its body, claims, result, end
+    tenants/<tenant>/job-data/<job>/...              its body until its end, claims, result, end
+    tenants/<tenant>/job-bytes/<job>/<bytes>         size of its body, until its end
     open/<region>/<tenant>/<batch or job>.<deadline> marks what has not ended
     cancelled/<tenant>/<batch or job>                marks what was cancelled and has not ended
     webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
@@ -40,6 +41,7 @@ _OF_HOUR: Final = re.compile(r"[^/]+/([0-9]{1,12})/([^/]+)/([^/]+)")
 _OPEN: Final = re.compile(r"[^/]+/[^/]+/([^/]+)/([^/.]+)(?:\.([0-9]{1,15}))?")
 _RESULT: Final = re.compile(r"results/[^/]+/[^/]+/([0-9]{1,15})/[^/]+")
 _WEBHOOK: Final = re.compile(r"[^/]+/[^/]+/([^/]+)/([^/]+)/([0-9]{1,6})")
+_BODY_SIZE: Final = re.compile(r"tenants/[^/]+/job-bytes/[^/]+/([0-9]{1,15})")
 _SEGMENT: Final = re.compile(r"(?:.*/)?([0-9]{1,9})-([0-9]{1,9})\.json")
 
 FILE: Final = "file-"
@@ -114,6 +116,17 @@ def batches(tenant: str) -> str:
 def jobs(tenant: str) -> str:
     """Folder of the records of a tenant's asynchronous requests."""
     return f"tenants/{tenant}/jobs"
+
+
+def body_sizes(tenant: str) -> str:
+    """Folder of the sizes of the bodies that a tenant's asynchronous requests have until their ends."""
+    return f"tenants/{tenant}/job-bytes"
+
+
+def body_bytes(path: str) -> int:
+    """The size (bytes) in a path of `body_sizes`; 0 for another object."""
+    found = _BODY_SIZE.fullmatch(path)
+    return 0 if found is None else int(found[1])
 
 
 def open_batches(region: str) -> str:
@@ -329,6 +342,11 @@ class JobPaths(NamedTuple):
         """Path of the body of an asynchronous request."""
         return f"{self.data}/body"
 
+    @property
+    def body_size(self) -> str:
+        """Folder of the size of the body."""
+        return f"{body_sizes(self.tenant)}/{self.id}"
+
     def result(self, claim: int) -> str:
         """Path of the body of the response to an asynchronous request that ran under a claim."""
         return f"{self.data}/result-{claim:06d}"
@@ -362,7 +380,8 @@ class JobPaths(NamedTuple):
         return f"{self.data}/end.json"
 
     def event(self, at: float) -> EventPaths:
-        """Paths of the webhook of the end at `at` (Unix time, s). A deleted job can be submitted and end again."""
+        """Paths of the webhook of the end at `at` (Unix time, s). Another job may have its identifier
+        after its deletion by age."""
         return EventPaths(self.tenant, f"{self.id}.{int(at * 1000)}")
 
     def mark(self, region: str, expires_at: int) -> str:

@@ -270,6 +270,7 @@ class JobWorker:
             now = time.monotonic()
             if now - self._not_before.setdefault(f"missing {paths.id}", now) > MISSING_S:
                 await jobs.storage.delete_all(paths.data)
+                await jobs.storage.delete_all(paths.body_size)
                 await jobs.storage.delete(paths.cancellation)
                 await jobs.storage.delete(job.mark)
             return None

@@ -310,6 +310,23 @@ async def test_the_limit_of_open_requests_counts_no_repetition_and_is_none_of_ba
         assert (await client.create(file)).json()["error"]["code"] == "too_many_batches"
 
 
+async def test_bodies_of_requests_count_until_their_ends_and_are_not_kept_longer(tmp_path: Path) -> None:
+    store, texts = job_store(tmp_path / "store", max_tenant_bytes=2500), ("a" * 1000, "b" * 1000, "c" * 1000)
+    release = asyncio.Event()
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        jobs = [(await submit(client, BODY | {"input": text})).json()["id"] for text in texts[:2]]
+        refused = await submit(client, BODY | {"input": texts[2]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "storage_full")
+        assert len(stored_files(tmp_path / "store", "*/body")) == 2
+        release.set()
+        for job in jobs:
+            await ended(client, job)
+        await closed(tmp_path / "store")
+        assert stored_files(tmp_path / "store", "*/body") == stored_files(tmp_path / "store", "*/job-bytes/*") == []
+        done = await ended(client, (await submit(client, BODY | {"input": texts[2]})).json()["id"])
+        assert (await client.http.get(done["result"]["url"])).json()["text"] == texts[2]
+
+
 async def test_an_agent_that_was_paused_ends_a_request_that_another_agent_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,14 +347,13 @@ async def test_an_agent_that_was_paused_ends_a_request_that_another_agent_runs(
         assert len(gpu.requests) == 1
 
 
-@pytest.mark.parametrize("of", ["/body", "/end.json"])
-async def test_a_request_with_the_key_of_a_job_that_is_being_deleted_is_refused_and_then_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+async def test_a_job_with_the_key_of_one_that_is_being_deleted_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, release, delete = asyncio.Event(), asyncio.Event(), JobStorage.delete
 
     async def waits(self: JobStorage, path: str) -> None:
-        if path.endswith(of) and not held.is_set():
+        if "/claims/" in path and not held.is_set():
             held.set()
             await release.wait()
         await delete(self, path)
@@ -349,20 +365,28 @@ async def test_a_request_with_the_key_of_a_job_that_is_being_deleted_is_refused_
         monkeypatch.setattr(JobStorage, "delete", waits)
         deletion = asyncio.create_task(client.http.delete(f"/v1/jobs/{job}"))
         await held.wait()
-        refused = await submit(client, **key)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "deletion_incomplete")
-        assert "x-should-retry" not in refused.headers
+        again = [(await submit(client, **key)).json()["id"] for _ in range(2)]
+        assert job not in again
+        assert len(set(again)) == 1
         release.set()
         assert (await deletion).status_code == 200
-        again = await submit(client, **key)
-        assert (again.status_code, again.json()["id"]) == (202, job)
-        assert (await ended(client, job))["result"]["status_code"] == 200
+        assert (await ended(client, again[0]))["result"]["status_code"] == 200
+        assert (await client.http.get(f"/v1/jobs/{job}")).status_code == 404
+        assert (await submit(client, **key)).json()["id"] == again[0]
         assert len(gpu.requests) == 2
-        # Its agent died before it had deleted the end: the next request completes that.
-        (tmp_path / "store" / JobPaths("open", job).record).unlink()
-        assert [(await submit(client, **key)).status_code for _ in range(2)] == [409, 202]
-        assert (await ended(client, job))["status"] == "completed"
-        assert len(gpu.requests) == 3
+
+
+async def test_a_key_is_refused_after_too_many_deleted_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_api, "MAX_DELETED", 2)
+    key = {"idempotency-key": "k1"}
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        for _ in range(2):
+            job = (await submit(client, **key)).json()["id"]
+            await ended(client, job)
+            assert (await client.http.delete(f"/v1/jobs/{job}")).status_code == 200
+        refused = await submit(client, **key)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_reused")
+        assert (await submit(client, **{"idempotency-key": "k2"})).status_code == 202
 
 
 async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:

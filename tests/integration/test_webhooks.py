@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.job_records import BatchEnd, BatchRecord, JobSender
-from penstock.jobs.store_paths import JobPaths
+from penstock.jobs.store_paths import JobPaths, expiring
 from penstock.jobs.webhook import DELAYS_S, MAX_AGE_S, MAX_ATTEMPTS, signature_of
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -204,10 +204,14 @@ class Fleet:
         record = BatchRecord(batch, JobSender(tenant, "open"), "file-1", "/", "24h", 0, 0, 1, webhook=url)
         await opened.batches.end(record, BatchEnd(BatchState.COMPLETED, self.now))
 
-    async def delete(self, tenant: str, number: int) -> None:
+    async def expire(self, tenant: str, number: int) -> None:
+        """Delete a job by age, so that another one may have its identifier."""
         opened = self.stores.opened()
         assert opened is not None
-        await opened.batches.delete(JobPaths(tenant, f"batch_{number:032x}"))
+        paths = JobPaths(tenant, f"batch_{number:032x}")
+        end = await opened.batches.find_end(paths)
+        assert end is not None
+        await opened.batches.delete_expired(expiring(tenant, paths.id, end.at))
 
     async def look(self) -> None:
         for sender in self.senders:
@@ -266,7 +270,7 @@ async def test_a_job_that_ends_again_after_its_deletion_has_an_event_of_its_own(
     await fleet.end("a", 1)
     await fleet.look()
     fleet.now, fleet.accepts = fleet.now + 1, True
-    await fleet.delete("a", 1)
+    await fleet.expire("a", 1)
     await fleet.end("a", 1)
     await fleet.look()
     assert len(set(fleet.posts)) == len(fleet.posts) == 2

@@ -48,7 +48,8 @@ class JobStore(PolicyStruct, frozen=True):
     max_requests: Annotated[int, bounds(ge=1, le=100_000_000)] = 1_000_000
     """Maximum number of requests of a batch."""
     max_tenant_bytes: Annotated[int, bounds(ge=1_000, le=1_000_000_000_000_000)] = 100_000_000_000
-    """Bytes that the files of one tenant may take, with uploads in parts; further uploads are refused."""
+    """Bytes that the files of one tenant may take, with uploads in parts; further uploads are refused. The bodies of
+    its unfinished asynchronous requests may take as many; further requests are refused."""
     max_open_batches: Annotated[int, bounds(ge=1, le=10_000)] = 100
     """Batches of one tenant that may be unfinished; further ones are refused."""
     max_open_requests: Annotated[int, bounds(ge=1, le=1_000_000)] = 10_000
@@ -60,7 +61,7 @@ class JobStore(PolicyStruct, frozen=True):
     with a priority. A lower one of the tenant's tier applies."""
     retention_s: Annotated[float, bounds(ge=3_600, le=31_536_000)] = 2_592_000.0
     """Time (s) after its upload for which a file is kept, and after its end for which an asynchronous request or a
-    batch is kept, with bodies and results. Then agents delete them, within two hours. A file that an unfinished batch
+    batch is kept, with its results. Then agents delete them, within two hours. A file that an unfinished batch
     reads is kept for a further such time."""
     signed_urls_s: Annotated[int, bounds(ge=60, le=604_800)] | UnsetType = UNSET
     """Time (s) for which URLs of the bucket are valid with which a client reads its files and results, and writes parts

@@ -23,7 +23,7 @@ from regional_agent.upstream.response_head import ResponseHead
 
 JSON: Final = b"content-type: application/json\r\n"
 
-_TEMPORARY: Final = frozenset({"completion_in_progress", "deletion_incomplete", "no_result"})
+_TEMPORARY: Final = frozenset({"completion_in_progress", "no_result"})
 """Codes of errors after which the same request can succeed."""
 
 _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -19,11 +19,14 @@ from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
 from regional_agent.jobs.api.files_api import no_such_file
 from regional_agent.jobs.api.merged_lists import ListedStore
-from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.batch_store import BatchStore, JobRecord
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 MAX_IDEMPOTENCY_KEY: Final = 256
+
+MAX_DELETED: Final = 100
+"""Number of deleted jobs with one Idempotency-Key and one body after which it is refused."""
 
 
 class BatchesApi:
@@ -163,11 +166,24 @@ def idempotency_key_of(value: bytes) -> bytes:
     return value
 
 
-async def refuse_before_deletion(jobs: BatchStore, paths: JobPaths) -> None:
-    """Raise BadInput if the deletion of a job that had the identifier of a new one is not complete."""
-    if not await jobs.is_deleted(paths):
-        message = "the job that had this Idempotency-Key is being deleted; retry"
-        raise BadInput(409, "deletion_incomplete", message)
+async def job_of_key(
+    jobs: BatchStore, prefix: str, tenant: str, parts: Sequence[bytes]
+) -> tuple[JobPaths, JobRecord | None]:
+    """Return the job of a request with an Idempotency-Key, and its record if it exists. Raises BadInput.
+
+    A job that was deleted has left its end: its identifier is not used again.
+
+    Args:
+        parts: what the request consists of, its key included.
+    """
+    for deleted in range(MAX_DELETED):
+        number = (b"%d" % deleted,) if deleted else ()
+        paths = JobPaths(tenant, store_paths.repeatable_id(prefix, tenant.encode(), *parts, *number))
+        record = await jobs.record(paths)
+        if record is not None or await jobs.find_end(paths) is None:
+            return paths, record
+    message = f"{MAX_DELETED} jobs with this Idempotency-Key were deleted; use another one"
+    raise BadInput(409, "idempotency_key_reused", message)
 
 
 def deadline_or_refuse(window: str, created_at: int, param: str) -> int:

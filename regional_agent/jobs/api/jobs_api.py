@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
-from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of, refuse_before_deletion
+from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of, job_of_key
 from regional_agent.jobs.api.files_api import signed_urls
 from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
@@ -64,9 +65,7 @@ class JobsApi:
         self._opened = store
         self._jobs: BatchStore = store.batches
         self._files: FileStore = store.files
-        self._max_open = store.document.max_open_requests
-        self._retention_s = store.document.retention_s
-        self._signed_urls_s = store.document.signed_urls_s
+        self._store = store.document
         self._sender = sender
         self._on_created = on_created
 
@@ -79,40 +78,42 @@ class JobsApi:
         window = (request.header(WINDOW_HEADER) or DEFAULT_WINDOW.encode()).decode("latin-1")
         expires_at = deadline_or_refuse(window, int(now), WINDOW_HEADER.decode())
         body, key = bytes(request.body), idempotency_key_of(request.header(b"idempotency-key") or b"")
-        job = self._files.new_id(store_paths.JOB)
+        paths, known = JobPaths(tenant, self._files.new_id(store_paths.JOB)), None
         if key:
             # Another request with the key has another identifier.
-            parts = (tenant.encode(), key, request.method, request.target, body)
-            job = store_paths.repeatable_id(store_paths.JOB, *parts)
-        record = AsyncRequest(
-            job,
-            self._sender,
-            request.method.decode(),
-            request.target.decode("latin-1"),
-            tuple(headers),
-            len(body),
-            int(now),
-            expires_at,
-            webhook,
-            window,
-        )
-        paths = JobPaths(tenant, job)
-        storage = self._jobs.storage
-        known = await storage.find_record(paths.record, AsyncRequest) if key else None
-        if known is None:
-            if key:
-                await refuse_before_deletion(self._jobs, paths)
-            if await self._jobs.open_of(tenant) >= self._max_open:
-                message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
-                raise BadInput(429, "too_many_requests", message)
-            await storage.put(paths.mark(self._jobs.region, record.expires_at), b"")
-            if body:
-                await storage.put(paths.body, body)
-            await storage.put_new_record(paths.record, record)
-            self._on_created()
-        shown = await self._object(known or record)
-        lines = (f"location: /v1/jobs/{job}\r\npreference-applied: respond-async\r\n".encode(),)
-        return Response(202, json_response(shown).body, lines)
+            parts = (key, request.method, request.target, body)
+            paths, known = await job_of_key(self._jobs, store_paths.JOB, tenant, parts)
+        if not isinstance(known, AsyncRequest):
+            known = AsyncRequest(
+                paths.id,
+                self._sender,
+                request.method.decode(),
+                request.target.decode("latin-1"),
+                tuple(headers),
+                len(body),
+                int(now),
+                expires_at,
+                webhook,
+                window,
+            )
+            await self._create(known, body)
+        lines = (f"location: /v1/jobs/{paths.id}\r\npreference-applied: respond-async\r\n".encode(),)
+        return Response(202, json_response(await self._object(known)).body, lines)
+
+    async def _create(self, record: AsyncRequest, body: bytes) -> None:
+        jobs, tenant, paths = self._jobs, self._sender.tenant, JobPaths(self._sender.tenant, record.id)
+        open_jobs, held_bytes = await asyncio.gather(jobs.open_of(tenant), jobs.body_bytes(tenant))
+        if open_jobs >= self._store.max_open_requests:
+            message = f"the tenant has {open_jobs} unfinished requests; retry when one has ended"
+            raise BadInput(429, "too_many_requests", message)
+        if held_bytes + len(body) > self._store.max_tenant_bytes:
+            message = f"the unfinished requests of the tenant would have more than {self._store.max_tenant_bytes} bytes"
+            raise BadInput(429, "storage_full", f"{message}; retry when some have ended")
+        await jobs.storage.put(paths.mark(jobs.region, record.expires_at), b"")
+        if body:
+            await jobs.put_body(paths, body)
+        await jobs.storage.put_new_record(paths.record, record)
+        self._on_created()
 
     async def view(self, job: str) -> dict[str, object]:
         """Return a request and its state as an object."""
@@ -133,7 +134,7 @@ class JobsApi:
     async def urls(self, job: str) -> Answer:
         """Return a URL of the store for the body of the response."""
         end = await self._response_end(job)
-        return await signed_urls(self._jobs.storage, [(end.body_path, end.body_bytes)], self._signed_urls_s)
+        return await signed_urls(self._jobs.storage, [(end.body_path, end.body_bytes)], self._store.signed_urls_s)
 
     async def _response_end(self, job: str) -> JobEnd:
         """Return the end of a request that has a response."""
@@ -193,4 +194,4 @@ class JobsApi:
             end = await self._end(record)
         state = job_state(claim, end, is_cancelled=is_cancelled)
         expected = self._queue.forecast(record, claim, state, self._files.clock())
-        return job_object(record, claim, end, state, expected, retention_s=self._retention_s)
+        return job_object(record, claim, end, state, expected, retention_s=self._store.retention_s)

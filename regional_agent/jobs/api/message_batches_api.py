@@ -26,7 +26,7 @@ from penstock.jobs.job_records import BatchRecord, FileRecord, JobSender
 from penstock.jobs.store_paths import JobPaths
 from penstock.routing.reasons import Reason
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
-from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_before_deletion, refuse_further_batches
+from regional_agent.jobs.api.batches_api import idempotency_key_of, job_of_key, refuse_further_batches
 from regional_agent.jobs.api.merged_lists import ListedStore
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
@@ -69,11 +69,10 @@ class MessageBatchesApi:
         tenant, now = self._sender.tenant, self._files.clock()
         batch = self._files.new_id(store_paths.MESSAGE_BATCH)
         if idempotency_key:
-            parts = (tenant.encode(), idempotency_key_of(idempotency_key), body)
-            batch = store_paths.repeatable_id(store_paths.MESSAGE_BATCH, *parts)
-            if await self._batches.find(JobPaths(tenant, batch)) is not None:
+            parts = (idempotency_key_of(idempotency_key), body)
+            (_, batch), known = await job_of_key(self._batches, store_paths.MESSAGE_BATCH, tenant, parts)
+            if known is not None:
                 return await self.show(batch)
-            await refuse_before_deletion(self._batches, JobPaths(tenant, batch))
         try:
             new = decode_requests(body, min(MAX_REQUESTS, self._store.max_requests))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -154,8 +154,24 @@ class BatchStore:
             event = webhook_of(paths.id, end.state.value, record.webhook, end.at)
             await self.storage.put_record(paths.event(end.at).webhook(self.region, 0), event)
         await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
+        if isinstance(record, AsyncRequest) and record.body_bytes:
+            await self._drop_body(paths)
         await self.storage.delete(paths.cancellation)
         await self.storage.delete(paths.mark(self.region, record.expires_at))
+
+    async def put_body(self, paths: JobPaths, body: bytes) -> None:
+        """Write the body of a new asynchronous request."""
+        await self.storage.put(f"{paths.body_size}/{len(body)}", b"")
+        await self.storage.put(paths.body, body)
+
+    async def body_bytes(self, tenant: str) -> int:
+        """Return the size (bytes) of the bodies of a tenant's asynchronous requests that have not ended."""
+        sizes = await self.storage.list(store_paths.body_sizes(tenant))
+        return sum(store_paths.body_bytes(each.path) for each in sizes)
+
+    async def _drop_body(self, paths: JobPaths) -> None:
+        await self.storage.delete(paths.body)
+        await self.storage.delete_all(paths.body_size)
 
     async def find_end(self, paths: JobPaths) -> BatchEnd | JobEnd | None:
         """Return the end of a job; None if it has not ended."""
@@ -178,29 +194,30 @@ class BatchStore:
         return result_counts(result, newest, later, end, exists=exists)
 
     async def delete(self, paths: JobPaths) -> None:
-        """Delete a job that has ended: first its record, then its result files and all other objects, and last its end,
-        by which `is_deleted` knows a deletion that is not complete."""
+        """Delete a job that has ended: first its record, then its result files and all other objects. State and time of
+        its end are left until `delete_expired`, so that no job has its identifier while an agent deletes this one.
+        """
         await self.storage.delete(paths.record)
         await self.storage.delete(paths.cancellation)
         end = await self.find_end(paths)
-        if isinstance(end, BatchEnd):
+        left: BatchEnd | JobEnd | None = None
+        if isinstance(end, JobEnd):
+            left = JobEnd(end.state, end.at, claim=end.claim)
+        elif end is not None:
+            left = BatchEnd(end.state, end.at, claim=end.claim)
             for file in (end.output_file_id, end.error_file_id):
                 if file is not None:
                     await self.storage.delete(store_paths.file_record(paths.tenant, file))
-        await self.storage.delete_all(paths.data, last=paths.end)
-
-    async def is_deleted(self, paths: JobPaths) -> bool:
-        """Whether a job without a record can be created: otherwise a deletion that is not complete would delete objects
-        of the new one, and is completed here, since its agent may have died."""
-        if await self.find_end(paths) is None:
-            return True
-        await self.delete(paths)
-        return False
+        await self.storage.delete_all(paths.body_size)
+        await self.storage.delete_all(paths.data, but=paths.end)
+        if left is not None:
+            await self.storage.put_record(paths.end, left)
 
     async def delete_expired(self, expired: Expiring) -> None:
-        """Delete a job, and the mark of its deletion by age.
+        """Delete a job, what a deletion has left of it, and the mark of its deletion by age.
 
-        A job that was deleted and submitted again with its Idempotency-Key has another end, or none, and is kept.
+        In stores of earlier releases, a job that was deleted and submitted again with its Idempotency-Key has another
+        end, or none, and is kept.
         """
         paths = JobPaths(expired.tenant, expired.id)
         end = await self.find_end(paths)
@@ -210,6 +227,7 @@ class BatchStore:
             is_meant = await self.storage.find_record(paths.record, msgspec.Raw) is None
         if is_meant:
             await self.delete(paths)
+            await self.storage.delete(paths.end)
         await self.storage.delete(expired.mark)
 
     async def input_files(self, tenant: str, regions: Iterable[str]) -> set[str]:

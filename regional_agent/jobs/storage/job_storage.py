@@ -103,12 +103,10 @@ class JobStorage:
         """Return the paths of the first objects below a folder, by path."""
         return await self._run(lambda store: [found.path for found in islice(store.list(folder), limit)])
 
-    async def delete_all(self, folder: str, last: str = "") -> None:
-        """Remove all objects below a folder, that with the path `last` after all others."""
-        while paths := [path for path in await self.first(folder, _DELETED_AT_ONCE) if path != last]:
+    async def delete_all(self, folder: str, but: str = "") -> None:
+        """Remove all objects below a folder but that with the path `but`."""
+        while paths := [path for path in await self.first(folder, _DELETED_AT_ONCE) if path != but]:
             await asyncio.gather(*(self.delete(path) for path in paths))
-        if last:
-            await self.delete(last)
 
     async def list(self, folder: str) -> list[StoredObject]:
         """Return all objects below a folder, by path."""

@@ -13,6 +13,8 @@ from penstock.jobs.store_paths import (
     OpenJob,
     UploadPaths,
     all_file_data,
+    body_bytes,
+    body_sizes,
     created_at,
     expired,
     expired_uploads,
@@ -71,6 +73,8 @@ def test_everything_of_a_tenant_is_below_its_folder() -> None:
     assert batch.end == f"tenants/acme/batch-data/{batch.id}/end.json"
     assert job.body == f"tenants/acme/job-data/{job.id}/body"
     assert job.result(3) == f"tenants/acme/job-data/{job.id}/result-000003"
+    assert job.body_size == f"{body_sizes('acme')}/{job.id}" == f"tenants/acme/job-bytes/{job.id}"
+    assert (body_bytes(f"{job.body_size}/1234"), body_bytes(f"{job.body_size}/x")) == (1234, 0)
     assert file_record("acme", "f") == "tenants/acme/files/f.json"
     assert file_part("acme", "f", 7) == f"{all_file_data('acme')}/f/000007" == "tenants/acme/file-data/f/000007"
     # Marks and webhooks of a region are listed without its tenants.
