@@ -6,15 +6,14 @@ image therefore has a random name there, which takes the place of the client's n
 
 from __future__ import annotations
 
-import binascii
 import re
-from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.converters.comfyui import BadWorkflow
+from penstock.converters.long_texts import BadText, base64_pieces
 
 MEMBER: Final = "input_images"
 """Member of a request with its images by name; ComfyUI knows no such member."""
@@ -43,16 +42,30 @@ _KINDS: Final = (
 
 
 class InputImage(NamedTuple):
-    """An input image of a request; it has either content or a URL."""
+    """An input image of a request; it has either content, in base64, or a URL."""
 
     name: str
     """The name in the nodes of the workflow."""
-    content: bytes
+    encoded: memoryview
     url: str
 
+    def pieces(self) -> Iterator[bytes]:
+        """Decode the content in pieces, each of which takes some ms; raises BadWorkflow."""
+        try:
+            yield from base64_pieces(self.encoded)
+        except BadText:
+            raise BadWorkflow(f"`{MEMBER}`: b64_json of {self.name} is not base64") from None
 
-def input_images(body: bytes) -> tuple[InputImage, ...]:
-    """Return the input images of a request; raises BadWorkflow, also if no node uses one of them."""
+
+NO_CONTENT: Final = memoryview(b"")
+
+
+def input_images(body: bytes, texts: Mapping[str, memoryview]) -> tuple[InputImage, ...]:
+    """Return the input images of a request; raises BadWorkflow, also if no node uses one of them.
+
+    Args:
+        texts: the long texts of the request, by those that the body has in their places.
+    """
     try:
         request: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -69,7 +82,7 @@ def input_images(body: bytes) -> tuple[InputImage, ...]:
             raise BadWorkflow(f"`{MEMBER}`: a name has 1 to 100 letters, digits, `.`, `-` and `_`")
         if name not in used:
             raise BadWorkflow(f"`{MEMBER}`: no node of the workflow has the input {name}")
-        found.append(_image(name, image))
+        found.append(_image(name, image, texts))
     return tuple(found)
 
 
@@ -98,7 +111,8 @@ def upload_form(filename: str, content: bytes, boundary: str) -> tuple[str, byte
     )
     head += f'--{boundary}\r\ncontent-disposition: form-data; name="image"; filename="{filename}"\r\n'
     head += "content-type: application/octet-stream\r\n\r\n"
-    return f"multipart/form-data; boundary={boundary}", head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    form = b"".join((head.encode(), content, f"\r\n--{boundary}--\r\n".encode()))
+    return f"multipart/form-data; boundary={boundary}", form
 
 
 def stored_as(body: bytes) -> str:
@@ -126,18 +140,13 @@ def with_images(body: bytes, stored: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(request)
 
 
-def _image(name: str, image: object) -> InputImage:
+def _image(name: str, image: object, texts: Mapping[str, memoryview]) -> InputImage:
     if isinstance(image, dict) and len(image) == 1:
         encoded, url = image.get("b64_json"), image.get("url")
         if isinstance(url, str):
-            return InputImage(name, b"", url)
+            return InputImage(name, NO_CONTENT, url)
         if isinstance(encoded, str):
-            try:
-                content = b64decode(encoded, validate=True)
-            except (binascii.Error, ValueError):
-                raise BadWorkflow(f"`{MEMBER}`: b64_json of {name} is not base64") from None
-            kind_of(name, content)
-            return InputImage(name, content, "")
+            return InputImage(name, texts.get(encoded) or memoryview(encoded.encode()), "")
     raise BadWorkflow(f"`{MEMBER}`: {name} must be an object with either b64_json or url")
 
 

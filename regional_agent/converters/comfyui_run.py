@@ -7,8 +7,7 @@ asked for more often, and there is no progress.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -28,6 +27,7 @@ from penstock.converters.comfyui import (
 )
 from penstock.converters.comfyui_images import (
     MAX_ALL_BYTES,
+    InputImage,
     input_images,
     kind_of,
     stored_as,
@@ -35,6 +35,7 @@ from penstock.converters.comfyui_images import (
     with_images,
 )
 from penstock.converters.comfyui_progress import WorkflowProgress
+from penstock.converters.long_texts import BadText, base64_of, with_long_texts, without_long_texts
 from regional_agent.converters.comfyui_engine import MAX_RESULT_BYTES, Engine, EngineSocket
 from regional_agent.converters.image_fetch import ImageFetch
 from regional_agent.upstream.http_fetch import Fetched
@@ -102,15 +103,17 @@ class ComfyUiRun:
 
     async def _run(self) -> ConvertedResponse:
         try:
-            client_id = uuid4().hex
-            prompt = prompt_with_client(self._body, client_id)
+            client_id, name = uuid4().hex, uuid4().hex
+            body, texts = without_long_texts(self._body, name)
+            prompt = prompt_with_client(body, client_id)
             self._progress = WorkflowProgress(prompt)
-            images = await self._load_images()
-        except BadWorkflow as error:
+            images = await self._load_images(input_images(body, texts))
+        except (BadWorkflow, BadText) as error:
             return failure(400, "invalid_prompt", str(error))
         if images:
             names = {name: await self._upload(kind, content) for name, kind, content in images}
             prompt = with_images(prompt, names)
+        prompt = with_long_texts(prompt, name, texts)
         await self._socket.open(client_id)
         self._prompt = asyncio.create_task(
             self._engine.post("/prompt", prompt, SUBMIT_TIMEOUT_S), name="prompt of a workflow"
@@ -130,11 +133,11 @@ class ComfyUiRun:
             return failure(422, "execution_error", "a node of the workflow failed", end.messages)
         return await self._result(prompt_id, end)
 
-    async def _load_images(self) -> list[tuple[str, str, bytes]]:
+    async def _load_images(self, images: Iterable[InputImage]) -> list[tuple[str, str, bytes]]:
         """Return name, kind and content of each input image; raises BadWorkflow."""
         found, size_bytes = [], 0
-        for image in input_images(self._body):
-            content = await self._images.content(image) if image.url else image.content
+        for image in images:
+            content = await (self._images.content(image) if image.url else _in_turns(image.pieces()))
             size_bytes += len(content)
             if size_bytes > MAX_ALL_BYTES:
                 raise BadWorkflow(f"the input images have more than {MAX_ALL_BYTES} bytes")
@@ -194,6 +197,7 @@ class ComfyUiRun:
 
     async def _result(self, prompt_id: str, end: Finished) -> ConvertedResponse:
         images: list[dict[str, Any]] = []
+        name, texts = uuid4().hex, dict[str, memoryview]()
         left_bytes = MAX_RESULT_BYTES
         for file in end.results:
             image: dict[str, Any] = {"node": file.node, "filename": file.filename, "url": _target(file, prompt_id)}
@@ -205,12 +209,15 @@ class ComfyUiRun:
                 if self._form is ResultForm.BYTES:
                     return ConvertedResponse(200, kind.encode("latin-1"), found.body)
                 left_bytes -= len(found.body)
-                image |= {"content_type": kind, "b64_json": b64encode(found.body).decode()}
+                short = f"{name}-{len(texts)}"
+                texts[short] = memoryview(await _in_turns(base64_of(found.body)))
+                image |= {"content_type": kind, "b64_json": short}
             images.append(image)
         if self._form is ResultForm.BYTES:
             return failure(422, "no_image", "the workflow has written no file")
         # The identifier comes first: the agent reads it from the beginning of the response.
-        return ConvertedResponse(200, _JSON, msgspec.json.encode({"prompt_id": prompt_id, "images": images}))
+        document = msgspec.json.encode({"prompt_id": prompt_id, "images": images})
+        return ConvertedResponse(200, _JSON, with_long_texts(document, name, texts))
 
     async def remove(self) -> None:
         """Remove the prompt from the queue, or interrupt it; nothing if it has ended. Errors are ignored."""
@@ -222,6 +229,15 @@ class ComfyUiRun:
             # Earlier releases of ComfyUI interrupt whatever runs, so the prompt must be the one that runs.
             if await self._place_of(prompt_id) == "queue_running":
                 await self._engine.post("/interrupt", msgspec.json.encode({"prompt_id": prompt_id}))
+
+
+async def _in_turns(pieces: Iterator[bytes]) -> bytes:
+    """Join pieces, between which other callbacks of the event loop run."""
+    joined = []
+    for piece in pieces:
+        joined.append(piece)
+        await asyncio.sleep(0)
+    return b"".join(joined)
 
 
 def _target(file: OutputFile, prompt_id: str = "") -> str:

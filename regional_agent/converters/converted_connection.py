@@ -105,13 +105,14 @@ class _ConverterTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self._received += data
-        head, end, body = bytes(self._received).partition(b"\r\n\r\n")
-        if self._task is not None or not end:
+        end = self._received.find(b"\r\n\r\n")
+        if self._task is not None or end < 0:
             return
-        first, _, lines = head.partition(b"\r\n")
+        first, _, lines = bytes(self._received[:end]).partition(b"\r\n")
         headers = _fields(lines)
-        if len(body) < int(dict(headers).get(b"content-length", b"0")):
+        if len(self._received) - end - 4 < int(dict(headers).get(b"content-length", b"0")):
             return
+        body = bytes(memoryview(self._received)[end + 4 :])
         if self._refusal is not None:
             self._respond(self._refusal, with_body=not first.startswith(b"HEAD "))
             return
@@ -140,7 +141,8 @@ class _ConverterTransport(asyncio.Transport):
                 response.content_type,
                 len(response.body),
             )
-            self._unsent = memoryview(head + response.body if with_body else head)
+            self._connection.data_received(head)
+            self._unsent = memoryview(response.body if with_body else b"")
             self._send()
 
     def _send(self) -> None:

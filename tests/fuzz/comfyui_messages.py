@@ -1,10 +1,12 @@
 """Reads any bytes as ComfyUI's responses and messages: the identifier of a prompt, the queue, history and progress.
 
 Property: a response is read or rejected, and what was read is bounded. Progress never falls, and is between 0 and 1.
+A request whose long texts were cut out is the same when they are put back.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -17,6 +19,9 @@ from penstock.converters.comfyui import (
     prompt_with_client,
 )
 from penstock.converters.comfyui_progress import WorkflowProgress
+from penstock.converters.long_texts import BadText, base64_of, base64_pieces, with_long_texts, without_long_texts
+
+NAME = "f81d4fae7dec11d0a76500a0c91e6bf6"
 
 WORDS = (
     b'{"prompt_id":"p"}',
@@ -32,6 +37,14 @@ def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     with suppress(BadWorkflow):
         assert quote(identifier := prompt_id_of(data), safe="") == identifier
+    with suppress(BadText):
+        short, texts = without_long_texts(data, NAME, 8)
+        assert with_long_texts(short, NAME, texts) == data
+        for text in texts.values():
+            with suppress(BadText):
+                content = b"".join(base64_pieces(text))
+                assert b64decode(bytes(text).replace(b"\\/", b"/"), validate=True) == content
+                assert b"".join(base64_of(content)) == b64encode(content)
     with suppress(BadWorkflow):
         assert b'"client_id":"c"' in prompt_with_client(data, "c")
     with suppress(BadWorkflow):

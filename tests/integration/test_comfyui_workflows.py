@@ -7,9 +7,10 @@ import json
 import re
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.converters.comfyui import BadWorkflow
-from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, InputImage
+from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, NO_CONTENT, InputImage
+from penstock.converters.long_texts import MIN_LONG_BYTES, PIECE_BYTES
 from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
 from regional_agent.converters import comfyui_run, converted_connection
+from regional_agent.converters.comfyui_run import _in_turns as in_turns
 from regional_agent.converters.image_fetch import ImageFetch
+from regional_agent.http.limits import Limits
 from regional_agent.jobs.async_requests import request_run
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.integration.test_async_requests import ended, until_shown
@@ -133,6 +137,41 @@ async def test_input_images_of_the_request_are_uploaded_under_names_that_nobody_
         assert agent.held() == 0
 
 
+async def test_large_images_are_decoded_and_encoded_in_turns_with_other_work(tmp_path: Path) -> None:
+    comfy, large, turns = ComfyUi(), PNG + bytes(range(256)) * 4000, list[int]()
+    comfy.content = large
+    turn = 0
+
+    async def other() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            turns.append(turn)
+            yield piece
+
+    task = asyncio.create_task(other())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comfyui_run, "_in_turns", lambda pieces: in_turns(noted(pieces)))
+        async with serving(tmp_path, comfy, limits=Limits(idle_linger_s=0.0)) as agent:
+            encoded = json.dumps(b64encode(large).decode()).encode().replace(b"/", b"\\/")
+            body = with_image(b64_json="IMAGE").replace(b'"IMAGE"', encoded)
+            body = body.replace(b"in.png!", b"n" * MIN_LONG_BYTES)
+            answer = await ask(agent, body=body, path=WAIT)
+            assert answer.status == 200, answer.body
+            assert comfy.loaded == [large]
+            ((_, _, prompt, _),) = (each["prompt"] for each in comfy.history.values())
+            assert prompt["0"]["inputs"]["note"] == "n" * MIN_LONG_BYTES
+            assert b64decode(json.loads(answer.body)["images"][0]["b64_json"]) == large
+            assert agent.held() == 0
+    task.cancel()
+    assert len(turns) == 2 * -(-len(large) * 4 // 3 // PIECE_BYTES)
+    assert all(before < after for before, after in pairwise(turns))
+
+
 async def test_an_input_image_is_fetched_from_a_checked_address_without_redirects(tmp_path: Path) -> None:
     make_authority(tmp_path / "ca", "ours")
     certificate = make_certificate(tmp_path / "ca", "ours", "images")
@@ -155,7 +194,7 @@ async def test_an_input_image_is_fetched_from_a_checked_address_without_redirect
     fetch = ImageFetch(resolved, partial(UpstreamPool, trusted), lambda address: address == "127.0.0.1")
 
     async def content(url: str) -> bytes:
-        return await fetch.content(InputImage("in.png", b"", url))
+        return await fetch.content(InputImage("in.png", NO_CONTENT, url))
 
     try:
         assert await content(f"https://localhost:{server.port}/in.png?a=b") == PNG
@@ -170,7 +209,7 @@ async def test_an_input_image_is_fetched_from_a_checked_address_without_redirect
                 await content(url)
         with pytest.raises(BadWorkflow, match="cannot be fetched"):
             await ImageFetch(resolved, is_permitted=lambda address: True).content(
-                InputImage("in.png", b"", f"https://localhost:{server.port}/in.png?a=b")
+                InputImage("in.png", NO_CONTENT, f"https://localhost:{server.port}/in.png?a=b")
             )
     finally:
         await server.stop()

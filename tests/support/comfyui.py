@@ -58,6 +58,8 @@ class ComfyUi:
         self.loaded: list[bytes] = []
         """Images that nodes have loaded."""
         self.tokens: list[str | None] = []
+        self.content = PNG
+        """Content of all files."""
         self.release = asyncio.Event()
         self._interrupted = asyncio.Event()
         self._more = asyncio.Event()
@@ -199,7 +201,7 @@ class ComfyUi:
                 self.viewed.append(target.decode())
                 asked = {name: values[0] for name, values in parse_qs(query).items()}
                 known = asked["filename"].startswith("out ") and asked["subfolder"] == "a/b"
-                kind, body, status = "image/png", PNG if known else b"", 200 if known else 404
+                kind, body, status = "image/png", self.content if known else b"", 200 if known else 404
             case _:
                 pass
         head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"

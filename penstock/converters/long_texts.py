@@ -1,0 +1,101 @@
+"""Texts of a JSON document that are cut out before it is decoded, as images in base64, which have megabytes.
+
+Decoded and encoded with the rest, they would occupy an event loop for seconds. Here they are found by their quotation
+marks, stay as they came, and are decoded in pieces.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+MIN_LONG_BYTES: Final = 64 * 1024
+"""Size (bytes) from which a text is long."""
+
+PIECE_BYTES: Final = 256 * 1024
+"""Size (bytes) of the part of a text in base64 that is decoded at once: in some ms."""
+
+MAX_QUOTES: Final = 400_000
+"""Maximum number of quotation marks of a document, as of one with 200,000 names and texts."""
+
+MAX_BACKSLASHES: Final = 1024
+"""Maximum number of backslashes before a quotation mark."""
+
+
+class BadText(Exception):
+    """A document has too many quotation marks, or a text is not base64. The message says which."""
+
+
+def without_long_texts(
+    document: bytes, name: str, min_bytes: int = MIN_LONG_BYTES
+) -> tuple[bytes, dict[str, memoryview]]:
+    """Return a JSON document with a short text in place of each long one, and the long ones by these; raises BadText.
+
+    Args:
+        name: letters and digits with which the short texts begin: random, so that the document has none.
+        min_bytes: size (bytes) from which a text is long.
+    """
+    if document.count(b'"') > MAX_QUOTES:
+        raise BadText(f"it has more than {MAX_QUOTES} quotation marks")
+    view, pieces, texts = memoryview(document), list[memoryview | bytes](), dict[str, memoryview]()
+    kept = 0
+    start = document.find(b'"') + 1
+    while start:
+        end = _end_of_text(document, start)
+        if end - start >= min_bytes and end < len(document):
+            short = f"{name}-{len(texts)}"
+            texts[short] = view[start:end]
+            pieces += view[kept:start], short.encode()
+            kept = end
+        start = document.find(b'"', end + 1) + 1
+    return b"".join((*pieces, view[kept:])), texts
+
+
+def with_long_texts(document: bytes, name: str, texts: Mapping[str, memoryview]) -> bytes:
+    """Return a document with its long texts in place of the short ones that it still has."""
+    pieces = re.split(b'(?<=")(%b-[0-9]+)(?=")' % name.encode(), document)
+    return b"".join(texts[piece.decode()] if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def base64_pieces(text: memoryview) -> Iterator[bytes]:
+    """Decode a text in base64, in which slashes may be escaped, in pieces; raises BadText."""
+    left, is_padded = b"", False
+    for start in range(0, len(text), PIECE_BYTES):
+        piece = left + bytes(text[start : start + PIECE_BYTES])
+        # The other character of an escape is in the next piece.
+        cut = len(piece) - piece.endswith(b"\\")
+        whole = piece[:cut].replace(b"\\/", b"/")
+        used = len(whole) - len(whole) % 4
+        left = whole[used:] + piece[cut:]
+        if is_padded and whole:
+            raise BadText("it is not base64")
+        is_padded = whole.endswith(b"=", 0, used)
+        try:
+            yield binascii.a2b_base64(whole[:used], strict_mode=True)
+        except binascii.Error:
+            raise BadText("it is not base64") from None
+    if left:
+        raise BadText("it is not base64")
+
+
+def base64_of(content: bytes) -> Iterator[bytes]:
+    """Encode bytes in base64 in pieces."""
+    size = PIECE_BYTES // 4 * 3
+    for start in range(0, len(content), size):
+        yield binascii.b2a_base64(content[start : start + size], newline=False)
+
+
+def _end_of_text(document: bytes, start: int) -> int:
+    """Return the position of the quotation mark at the end of a text, or of the end of the document; raises BadText."""
+    end = document.find(b'"', start)
+    while end >= 0 and document[end - 1] == 0x5C:
+        before = document[max(start, end - MAX_BACKSLASHES) : end]
+        backslashes = len(before) - len(before.rstrip(b"\\"))
+        if backslashes == MAX_BACKSLASHES:
+            raise BadText(f"it has {MAX_BACKSLASHES} backslashes in a row")
+        if backslashes % 2 == 0:
+            break
+        end = document.find(b'"', end + 1)
+    return end if end >= 0 else len(document)
