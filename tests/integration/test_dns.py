@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import stat
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import pytest
 from adapters.servers.free_ports import LOOPBACK
 from penstock.health.region_health import RegionState
 from tests.support.dns_names import ADDRESSES, ENTRIES, NameServer, all_live, dns_policy
+from tests.support.paths import ROOT
 from tests.support.planet import plan
 from tests.support.powerdns import PowerDns, needs_powerdns, power_dns
 from tests.support.wait import until_async
@@ -45,6 +48,19 @@ async def test_the_zone_is_complete(tmp_path: Path) -> None:
         assert await pdns.addresses("example.org") == ["REFUSED"]
         missing = await pdns.ask("unknown.api.example.com")
         assert missing.authority[0].ttl == 30
+
+
+async def test_the_group_of_powerdns_may_use_its_control_socket(tmp_path: Path) -> None:
+    """The agent is in that group, and another user. A socket is connected to by who may write to it."""
+    path, of_unit = tmp_path / "dns.sock", ROOT / "deploy" / "dns" / "pdns-penstock.conf"
+    (umask,) = [line.partition("=")[2] for line in of_unit.read_text().splitlines() if line.startswith("UMask=")]
+    before = os.umask(int(umask, 8))
+    try:
+        async with NameServer(dns_policy()).listening(path), power_dns(path, tmp_path / "pdns"):
+            (control,) = (tmp_path / "pdns").rglob("pdns.controlsocket")
+            assert stat.filemode(control.stat().st_mode) == "srwxrwx---"
+    finally:
+        os.umask(before)
 
 
 async def test_a_client_subnet_decides_and_limits_the_answer(tmp_path: Path) -> None:
