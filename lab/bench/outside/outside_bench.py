@@ -29,6 +29,7 @@ from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw, Workloa
 from lab.bench.outside.aiperf import Aiperf
 from lab.bench.outside.driver import Assignment, Driver, DriverError
 from lab.bench.outside.grounds import FakeEngines, Ground, vllm_servers
+from lab.bench.outside.mockers import Mockers
 from lab.bench.outside.outside_results import Contest, Results, Rounds, contest_table
 from lab.bench.outside.plots import write_plots
 from lab.bench.outside.vllm_bench import INSTALL, VllmBench
@@ -44,6 +45,8 @@ DRIVERS: Final = (Aiperf.name, VllmBench.name)
 
 VLLM_SERVERS, VLLM_SLOTS = 2, 6
 """Number of real servers, and of requests that each runs at once."""
+
+MOCKERS, MOCKER_SLOTS = 3, 8
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -115,6 +118,10 @@ def _demands(options: argparse.Namespace, directory: Path) -> Iterator[list[tupl
         return
     found: list[tuple[Demand, Ground]] = []
     for workload in (WORKLOADS[name] for name in options.workload or WORKLOAD_NAMES):
+        if options.mocker:
+            mockers = Mockers(options.mocker, MOCKERS, workload.model, MOCKER_SLOTS)
+            found.append((Demand(workload, options.rate, None, 1.0), mockers))
+            continue
         engines = workload.engines(options.engines)
         draw = Draw(CAPACITY_RATE_PER_S, CAPACITY_SECONDS, options.data, Random(options.seed))
         capacity = capacity_per_s([planned.lengths for planned in workload.plan(draw, 1.0)], engines)
@@ -168,7 +175,8 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm", type=Path, help="vLLM's console script, which makes `vllm bench serve` a driver too")
     parser.add_argument("--driver", action="append", choices=DRIVERS, help="repeatable; default: all that are given")
     parser.add_argument("--servers", action="store_true", help="two real vLLM servers on the CPU; needs --vllm")
-    parser.add_argument("--rate", type=float, default=1.5, help="requests/s with --servers")
+    parser.add_argument("--mocker", type=Path, help="Python with ai-dynamo: three engines of dynamo.mocker instead")
+    parser.add_argument("--rate", type=float, default=1.5, help="requests/s with --servers and --mocker")
     parser.add_argument("--workload", action="append", choices=WORKLOAD_NAMES, help="repeatable; default: all")
     parser.add_argument("--peer", action="append", choices=PEERS, help="repeatable; default: all")
     parser.add_argument("--load", type=float, default=0.8, help="share of the engines' capacity")

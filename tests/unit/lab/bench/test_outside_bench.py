@@ -16,6 +16,7 @@ from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw
 from lab.bench.outside import aiperf, vllm_bench
 from lab.bench.outside.driver import Assignment, DriverError, DriverRun, body_of, run_program, write_tokenizer
 from lab.bench.outside.grounds import CONTEXT_TOKENS, requests_of
+from lab.bench.outside.mockers import ENDS, VOCABULARY, write_model
 from lab.bench.outside.outside_bench import main
 from lab.bench.outside.outside_results import Contest, Results, Rounds, best_other, contest_table, to_best
 from lab.bench.outside.plots import main as draw_plots
@@ -101,6 +102,17 @@ def test_a_prompt_and_its_answer_fit_into_a_small_engine() -> None:
     prompts = [msgspec.json.decode(body_of(request))["messages"][0]["content"] for request in planned]
     assert max(map(len, prompts)) + COMMON_MAX_TOKENS + len("<user>\n<assistant>") < CONTEXT_TOKENS
     assert len({prompt[:2048] for prompt in prompts}) < len(prompts) / 2, "system prompts are shared"
+
+
+def test_every_byte_and_every_drawn_token_of_a_mocker_is_a_token(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    tokenizer = msgspec.json.decode((tmp_path / "model" / "tokenizer.json").read_bytes())
+    tokens = {number: name for name, number in tokenizer["model"]["vocab"].items()}
+    assert sorted(tokens) == [*range(VOCABULARY)], "no letter stands for two bytes"
+    assert sum(len(name) == 1 for name in tokens.values()) == 256
+    assert all(tokens[number].startswith("\u0120w") for number in range(1000, 2000))
+    for name in ("config.json", "generation_config.json"):
+        assert msgspec.json.decode((tmp_path / "model" / name).read_bytes())["eos_token_id"] == [*ENDS]
 
 
 def test_a_run_that_fails_reports_its_last_lines(tmp_path: Path) -> None:
