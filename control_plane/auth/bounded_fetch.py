@@ -13,7 +13,8 @@ FETCH_TIMEOUT_S = 3.0
 MAX_RESPONSE_BYTES = 256 * 1024
 MAX_ETAG_CHARS = 256
 
-_ACCEPT = {"accept": "application/json"}
+_ACCEPT = {"accept": "application/json", "accept-encoding": "identity"}
+"""Compressed responses are refused: kilobytes can decompress to gigabytes in one step, which stops the event loop."""
 
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +76,9 @@ async def _fetch(
             asyncio.timeout(FETCH_TIMEOUT_S),
             http.stream(method, url, headers=headers, data=form, auth=auth) as response,
         ):
+            coding = response.headers.get("content-encoding", "identity")
+            if coding.lower() != "identity":
+                raise ValueError(f"the response has the content coding {coding!r:.80}, which was not asked for")
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
