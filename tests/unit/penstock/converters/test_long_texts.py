@@ -11,14 +11,14 @@ from penstock.converters import long_texts
 from penstock.converters.long_texts import (
     MAX_BACKSLASHES,
     MAX_QUOTES,
-    MIN_LONG_BYTES,
-    PIECE_BYTES,
     BadText,
     base64_of,
     base64_pieces,
     with_long_texts,
     without_long_texts,
 )
+
+MIN_LONG_BYTES, PIECE_BYTES = 64 * 1024, 256 * 1024
 
 LONG = "x" * MIN_LONG_BYTES
 
