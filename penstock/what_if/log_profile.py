@@ -210,15 +210,18 @@ class LogProfiler:
         lasts_s = max(1.0, self._ends_at - begins_at)
         arrivals = [count for minute, count in self._arrivals.items() if minute >= first]
         minute_s = min(MINUTE_S, lasts_s)
-        pools = tuple(self._pool(key, begins_at, minutes) for key in sorted(self._busy))
+        # A log of a minute may lie in two: its steps are all within it, and no average exceeds the busiest minute.
+        steps = int(self._ends_at // STEP_S) - int(begins_at // STEP_S) + 1
+        pools = tuple(self._pool(key, begins_at, steps) for key in sorted(self._busy))
+        per_s = self._requests / lasts_s
         return Profile(
             requests=self._requests,
             forwarded=self._forwarded,
             begins_at=begins_at,
             ends_at=self._ends_at,
-            per_s=self._requests / lasts_s,
+            per_s=per_s,
             per_s_p99=_quantile(arrivals, minutes, 0.99) / minute_s,
-            per_s_max=max(arrivals, default=0) / minute_s,
+            per_s_max=max(per_s, max(arrivals, default=0) / minute_s),
             outcomes=dict(self._outcomes.most_common()),
             models=dict(self._models.most_common()),
             tenants=dict(self._tenants.most_common()),
@@ -242,9 +245,9 @@ class LogProfiler:
         if self._steps > MAX_STEPS:
             raise TooMuch(f"more than {MAX_STEPS} steps of {STEP_S:g} s of regions and models; read fewer logs at once")
 
-    def _pool(self, key: tuple[str, str], begins_at: float, minutes: int) -> PoolProposal:
+    def _pool(self, key: tuple[str, str], begins_at: float, steps: int) -> PoolProposal:
         busy = [load for step, load in self._busy[key].items() if step >= begins_at // STEP_S]
-        steps = max(len(busy), round(minutes * MINUTE_S / STEP_S))
+        steps = max(len(busy), steps)
         p99 = _quantile(busy, steps, 0.99)
         return PoolProposal(*key, sum(busy) / steps, p99, max(1, ceil(p99 / UTILISATION)))
 
