@@ -22,7 +22,7 @@ from control_plane.tenants.budget_metrics import BudgetMetrics
 from penstock.fleet.capacity import Shortfall
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of `render`: the Prometheus text format."""

@@ -29,7 +29,7 @@ from dashboards.recording_rules import (
 )
 from dashboards.rules import Alert, Severity
 from penstock.health.region_health import RegionState
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 
 PAGE, TICKET = Severity.PAGE, Severity.TICKET
 

@@ -49,8 +49,8 @@ from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_hooks import WakeHooks
-from regional_agent.peers.agent_directory import AgentDirectory, rivalry_of
-from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.agent_addresses import AgentAddresses, rivalry_of
+from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.peers.gateway_check import other_process_behind
 from regional_agent.peers.peer_prober import CreditRequests, PeerProber
 from regional_agent.peers.probe_responder import ProbeResponder
@@ -163,7 +163,7 @@ class AgentRuntime:
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
         )
 
-        self._directory = AgentDirectory(
+        self._directory = AgentAddresses(
             self._store,
             settings.state_dir,
             settings.peer_urls,
@@ -190,7 +190,7 @@ class AgentRuntime:
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
         self.versions = VersionTally()
-        credits = CreditLedger(
+        credits = CreditBalances(
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
         self.queue.promised = credits.granted

@@ -19,7 +19,7 @@ from control_plane.drills.drill_records import DrillRecords, StoredDrill, change
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from control_plane.status.fleet_view import FleetView
-from penstock.drills.drill_guards import Situation, missing_without, recent_objectives, refusal
+from penstock.drills.drill_preconditions import FleetBeforeDrill, missing_without, recent_objectives, refusal
 from penstock.drills.drill_progress import Effect, LiftOverride, Observed, SetOverride, on_tick
 from penstock.drills.drill_schedule import due, final_refusal, handled_after
 from penstock.drills.drill_state import Drill, DrillEvent, DrillPhase, DrillRequest, DrillStep, first_phase, transition
@@ -210,7 +210,7 @@ class DrillRunner:
     async def _refusal(self, request: DrillRequest, policy: Policy, stored: StoredDrill) -> str | None:
         now, snapshot = self._view.now(), self._view.snapshot
         in_force = self._overrides.interventions(policy, now)
-        situation = Situation(
+        situation = FleetBeforeDrill(
             newest=stored.drill,
             is_rolling_out=self._view.is_rolling_out,
             states=self._view.region_states(),

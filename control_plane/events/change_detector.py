@@ -22,7 +22,7 @@ from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_history import PlanHistory, PlanStep
 from penstock.records.audit_chain import AuditEntry
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 
 DETECTION_INTERVAL_S = 0.5
 """Time (s) between two comparisons: the interval of region health evaluation and planning."""

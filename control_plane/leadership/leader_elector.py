@@ -23,7 +23,14 @@ from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.informer import Mirror, Seen
 from adapters.store.members import Member
 from control_plane.leadership.lease_renewal import LeaseRenewal
-from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, RENEW_S, ElectionEvent, Leadership, Role, transition
+from penstock.leadership.leadership_states import (
+    MIN_LEASE_TTL_S,
+    RENEW_S,
+    ElectionEvent,
+    Leadership,
+    LeadershipRole,
+    transition,
+)
 
 POLL_S = 1.0
 """Interval (s) at which a follower evaluates whether to campaign, even without a change of the leader key: the end of
@@ -151,7 +158,7 @@ class LeaderElector:
 
     def step_down(self) -> None:
         """Resign if this control plane leads, and do not campaign for STAND_BACK_S."""
-        if self.leadership.role is Role.LEADER:
+        if self.leadership.role is LeadershipRole.LEADER:
             self._stands_back_until = self._clock() + STAND_BACK_S
             self._enter(ElectionEvent.RESIGNED)
             self._deposed.set()
@@ -243,7 +250,7 @@ class LeaderElector:
         """Keep the lease until it can no longer be proven, or the leadership ends for another reason."""
         renewal.start()
         try:
-            while self.leadership.role is Role.LEADER:
+            while self.leadership.role is LeadershipRole.LEADER:
                 renewal.permit()
                 wait_s = max(0.0, min(RENEW_S, self.leadership.proven_until - self._clock()))
                 with suppress(TimeoutError):
@@ -251,7 +258,7 @@ class LeaderElector:
                         await self._deposed.wait()
                 self._deposed.clear()
                 # Another task may end the leadership between the timeout and this line.
-                if self.leadership.role is Role.LEADER:
+                if self.leadership.role is LeadershipRole.LEADER:
                     self._check_lease(renewal)
         finally:
             renewal.stop()
@@ -269,7 +276,7 @@ class LeaderElector:
 
     def _apply_renewal(self) -> None:
         """Apply the last renewal, unless the leadership has ended meanwhile."""
-        if self._renewal is not None and self.leadership.role is Role.LEADER:
+        if self._renewal is not None and self.leadership.role is LeadershipRole.LEADER:
             self._enter(ElectionEvent.RENEWED, sent_at=self._renewal.sent_at)
 
     async def _revoke_lease(self) -> None:
@@ -287,5 +294,5 @@ class LeaderElector:
         )
         if after.role is not before.role:
             self._on_change(after)
-            if Role.LEADER in (before.role, after.role):
+            if LeadershipRole.LEADER in (before.role, after.role):
                 _log.info("leadership", role=after.role.value, epoch=after.epoch, why=after.why)

@@ -22,9 +22,9 @@ from control_plane.planning.planner_runner import PlannerRunner
 from control_plane.planning.signal_poller import SignalPoller
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
-from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.region_skew import region_skews
+from penstock.fleet.reported_endpoints import endpoints
 from penstock.fleet.snapshot import Snapshot, demand, pools, settled
 from penstock.planning.measurements import measured_bytes
 from penstock.planning.plan import RegionPlan

@@ -1,1 +1,1 @@
-"""Staged policy rollouts: the state machine of `penstock.rollout.state_machine`, stored and driven by the leader."""
+"""Staged policy rollouts: the state machine of `penstock.rollout.policy_rollout`, stored and driven by the leader."""

@@ -14,7 +14,7 @@ from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout,
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.policy.removal_guard import unaccepted_removals
-from penstock.rollout.state_machine import OfferedPolicy, Rollout, RolloutEvent, begin, restore, transition
+from penstock.rollout.policy_rollout import OfferedPolicy, Rollout, RolloutEvent, begin, restore, transition
 
 MAX_REASON = 500
 """Characters of a reason."""

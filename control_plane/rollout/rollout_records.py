@@ -10,7 +10,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, Unchanged
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 
 MAX_ENDED = 100
 """Maximum number of ended rollouts that are kept."""

@@ -10,9 +10,9 @@ from penstock.planning.plan_diff import ArcChange
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
+from penstock.rollout.policy_rollout import Phase, Rollout, RolloutEvent
 from penstock.rollout.region_evidence import RegionEvidence
 from penstock.rollout.rollout_progress import RolloutOutlook
-from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent
 
 
 class RolloutSummary(msgspec.Struct, frozen=True):

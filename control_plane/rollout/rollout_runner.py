@@ -23,9 +23,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.policy.removal_guard import REMEDY, unaccepted_removals
 from penstock.rollout.canary_analysis import Evidence, observations, observe, phase_facts
-from penstock.rollout.rollout_progress import Condition, RolloutOutlook, conditions, outlook
-from penstock.rollout.shadow import Shadow
-from penstock.rollout.state_machine import (
+from penstock.rollout.policy_rollout import (
     IN_CANARY,
     IN_SHADOW,
     OfferedPolicy,
@@ -37,6 +35,8 @@ from penstock.rollout.state_machine import (
     on_source_policy,
     transition,
 )
+from penstock.rollout.rollout_progress import Condition, RolloutOutlook, conditions, outlook
+from penstock.rollout.shadow import Shadow
 
 MAX_TRIES = 3
 """Maximum number of tries of one step while operators change the rollout concurrently."""

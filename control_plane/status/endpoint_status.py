@@ -9,8 +9,8 @@ import msgspec
 from control_plane.page import Page
 from control_plane.status.status import SeenBy
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
 from penstock.fleet.region_skew import region_skews
+from penstock.fleet.reported_endpoints import ReportedEndpoint, endpoints
 from penstock.fleet.snapshot import Snapshot
 from penstock.health.engines.engine_facts import ServedModel
 from penstock.policy.kinds.models import Model

@@ -23,8 +23,8 @@ from control_plane.status.status import (
     UnreadyEndpoint,
 )
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import AgentReport
+from penstock.fleet.reported_endpoints import endpoints
 from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, freshness, pools
 from penstock.fleet.traffic_view import countries, jobs, spillover, tenants
 from penstock.health.region_health import RegionHealth, RegionState

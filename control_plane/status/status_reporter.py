@@ -34,7 +34,7 @@ from penstock.overrides.maintenance import windows
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.records.audit_chain import AuditEntry
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 
 BACKOFF_CAP_S = 3.0
 """Maximum time (s) between two attempts to read the store after it failed."""

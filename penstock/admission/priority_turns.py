@@ -38,7 +38,7 @@ class PriorityTurns:
         self.aging_s = DEFAULT_AGING_S
         """Time (s) without a start after which a waiting priority has a turn; 0: never."""
         self.levels: dict[int, _Level] = {}
-        """By priority; empty while nothing waits."""
+        """By priority: those with waiting requests, or with a debt."""
 
     def begin_waiting(self, priority: int, now: float) -> None:
         """Record that the first request of a priority joins the queue at `now` (s)."""

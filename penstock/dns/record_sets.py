@@ -104,7 +104,7 @@ class PublicationStep(msgspec.Struct, frozen=True):
 def next_publication(
     current: Publication, wanted: Mapping[str, NameRecords], now: float, min_interval_s: float
 ) -> PublicationStep:
-    """Return what to publish now: only changes, at most one change in `min_interval_s`, and never an empty name.
+    """Return what to publish now: only changes, at most one publication in `min_interval_s`, and never an empty name.
 
     A name without a live region keeps its records, unless one of them is of a region that is not permitted any more: it
     then has those of all permitted regions. Names that the policy no longer has keep their records too: an operator

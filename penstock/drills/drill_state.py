@@ -13,7 +13,7 @@ import msgspec
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.objective_analysis import ObjectiveCounts
-from penstock.rollout.state_machine import Mark
+from penstock.rollout.policy_rollout import Mark
 
 
 class DrillPhase(StrEnum):

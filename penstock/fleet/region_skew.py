@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import UNSET
 
-from penstock.fleet.endpoint_view import ReportedEndpoint
+from penstock.fleet.reported_endpoints import ReportedEndpoint
 from penstock.health.engines.model_revision import same_spelling
 from penstock.health.version_skew import odd_revisions
 from penstock.policy.kinds.models import Model

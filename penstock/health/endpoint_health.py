@@ -18,7 +18,7 @@ class EndpointState(StrEnum):
     NEW = "new"
     """Not probed yet, or a request failed to connect after the last probe; one good probe makes the endpoint ready."""
     READY = "ready"
-    SUSPECT = "suspect"
+    FAILING = "failing"
     """Ready, but the last probe was not good."""
     DOWN = "down"
 
@@ -61,15 +61,15 @@ TRANSITIONS: dict[tuple[EndpointState, EndpointEvent], EndpointState] = {
     (_S.NEW, _E.EXCUSED): _S.NEW,
     (_S.NEW, _E.CONNECTION_FAILED): _S.NEW,
     (_S.READY, _E.PASSED): _S.READY,
-    (_S.READY, _E.FAILED): _S.SUSPECT,
+    (_S.READY, _E.FAILED): _S.FAILING,
     (_S.READY, _E.FALL): _S.DOWN,
     (_S.READY, _E.EXCUSED): _S.READY,
     (_S.READY, _E.CONNECTION_FAILED): _S.NEW,
-    (_S.SUSPECT, _E.PASSED): _S.READY,
-    (_S.SUSPECT, _E.FAILED): _S.SUSPECT,
-    (_S.SUSPECT, _E.FALL): _S.DOWN,
-    (_S.SUSPECT, _E.EXCUSED): _S.SUSPECT,
-    (_S.SUSPECT, _E.CONNECTION_FAILED): _S.NEW,
+    (_S.FAILING, _E.PASSED): _S.READY,
+    (_S.FAILING, _E.FAILED): _S.FAILING,
+    (_S.FAILING, _E.FALL): _S.DOWN,
+    (_S.FAILING, _E.EXCUSED): _S.FAILING,
+    (_S.FAILING, _E.CONNECTION_FAILED): _S.NEW,
     (_S.DOWN, _E.PASSED): _S.DOWN,
     (_S.DOWN, _E.RISE): _S.READY,
     (_S.DOWN, _E.FAILED): _S.DOWN,
@@ -113,7 +113,7 @@ class EndpointHealth(msgspec.Struct, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the endpoint may receive requests."""
-        return self.state in (EndpointState.READY, EndpointState.SUSPECT)
+        return self.state in (EndpointState.READY, EndpointState.FAILING)
 
 
 def probed(

@@ -148,9 +148,9 @@ class BatchCounts(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right of one agent to run a batch, and the progress of the batch under it.
+    """The right of one agent to run a job, and the progress of the job under it.
 
-    Claims of a batch are numbered. The store accepts one claim with each number.
+    Claims of a job are numbered. The store accepts one claim with each number.
     """
 
     number: int

@@ -21,8 +21,8 @@ PROOF_MARGIN_S = 0.25
 """Time (s) before the earliest expiry of its lease at which a leader that cannot renew the lease steps down."""
 
 
-class Role(StrEnum):
-    """Role of a control plane."""
+class LeadershipRole(StrEnum):
+    """LeadershipRole of a control plane."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -50,9 +50,9 @@ class ElectionEvent(StrEnum):
     RESIGNED = "resigned"
 
 
-_R, _E = Role, ElectionEvent
+_R, _E = LeadershipRole, ElectionEvent
 
-TRANSITIONS: dict[tuple[Role, ElectionEvent], Role] = {
+TRANSITIONS: dict[tuple[LeadershipRole, ElectionEvent], LeadershipRole] = {
     (_R.FOLLOWER, _E.VACANT): _R.CANDIDATE,
     (_R.FOLLOWER, _E.RESIGNED): _R.FOLLOWER,
     (_R.CANDIDATE, _E.WON): _R.LEADER,
@@ -82,7 +82,7 @@ WHY = {
 class Leadership(msgspec.Struct, frozen=True):
     """Leadership state of one control plane; `transition` returns the next one."""
 
-    role: Role = Role.FOLLOWER
+    role: LeadershipRole = LeadershipRole.FOLLOWER
     epoch: int = 0
     """The fencing epoch: the revision at which the leader key was created; 0 unless leading."""
     proven_until: float = 0.0
@@ -94,7 +94,7 @@ class Leadership(msgspec.Struct, frozen=True):
 
     def epoch_at(self, now: float) -> int | None:
         """Return the epoch to write with now; None if this control plane must not write."""
-        return self.epoch if self.role is Role.LEADER and now < self.proven_until else None
+        return self.epoch if self.role is LeadershipRole.LEADER and now < self.proven_until else None
 
 
 def transition(
@@ -119,7 +119,7 @@ def transition(
         KeyError: the table has no such transition, which is a defect in the caller.
     """
     role = TRANSITIONS[state.role, event]
-    leads = role is Role.LEADER
+    leads = role is LeadershipRole.LEADER
     return Leadership(
         role=role,
         epoch=(epoch or state.epoch) if leads else 0,

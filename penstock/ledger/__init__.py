@@ -1,1 +1,1 @@
-"""The ledger: one record of usage per request, segments of records, and prices."""
+"""The ledger: records of requests and of GPU time, segments of records, and prices."""

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from penstock.planning.linear_program.arrays import Ints
-from penstock.planning.linear_program.flows import Flows, slot_ledger
+from penstock.planning.linear_program.flows import Flows, slot_placement
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 from penstock.planning.share_change_limit import normalised
@@ -60,7 +60,7 @@ def _tables(problem: Problem, shares: Mapping[Key, Mapping[str, float]]) -> Iter
     shape = problem.shape
     flows = Flows.of_shares(problem, shares)
     keys, pools, amounts = flows.key, flows.pool, flows.per_s
-    spare = slot_ledger(problem, problem.capacity_per_s)
+    spare = slot_placement(problem, problem.capacity_per_s)
     for at, load in enumerate(flows.pool_load_per_s().tolist()):
         spare.place(at, load)
     choices = shape.permitted.sum(axis=1)[shape.class_of[keys]]

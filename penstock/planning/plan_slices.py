@@ -16,7 +16,7 @@ from penstock.health.region_health import RegionState
 from penstock.overrides.override_effects import emptied
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.share_change_limit import ramped, step_towards
-from penstock.planning.share_moves import FleetLimits, Key, Move, NearestFirst, ReportedModels, homeward
+from penstock.planning.share_moves import FleetLimits, Key, ModelsByRegion, Move, NearestFirst, homeward
 from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
@@ -67,7 +67,7 @@ def slices(
     before, digest = work.in_force, policy.digest()
     if any(plan.policy_digest != digest for plan in tick.previous.values()):
         before = {key: _without_unknown_regions(entry, policy) for key, entry in before.items()}
-    fleet_limits = FleetLimits(alive, nearest_first, ReportedModels.of(snapshot), limits)
+    fleet_limits = FleetLimits(alive, nearest_first, ModelsByRegion.of(snapshot), limits)
     moves = [
         Move.of(key, demand, target, before.get(key), fleet_limits)
         for key, demand in work.demands.items()

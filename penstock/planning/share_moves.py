@@ -24,7 +24,7 @@ NearestFirst = Callable[[str, frozenset[str]], tuple[str, ...]]
 """`Policy.nearest_first`, or a cached version of it."""
 
 
-class ReportedModels(NamedTuple):
+class ModelsByRegion(NamedTuple):
     """The regions that report, and the models that they have endpoints of, unavailable endpoints included."""
 
     reporting: set[str]
@@ -32,7 +32,7 @@ class ReportedModels(NamedTuple):
     """(region, model) pairs."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> ReportedModels:
+    def of(cls, snapshot: Snapshot) -> ModelsByRegion:
         """Build from the last report of every agent."""
         having = {
             (region, pool.model)
@@ -57,7 +57,7 @@ class FleetLimits(NamedTuple):
     """Regions that can take traffic, by model."""
     nearest_first: NearestFirst
     """Sorts regions by distance from an origin."""
-    reported: ReportedModels
+    reported: ModelsByRegion
     """Determines the home of a class."""
     interventions: Interventions
     """Overrides and spillover limits."""

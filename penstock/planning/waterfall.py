@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.fleet.capacity import Supply
-from penstock.fleet.slot_ledger import SlotLedger
+from penstock.fleet.slot_placement import SlotPlacement
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.override_effects import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flows import Flows
@@ -50,7 +50,7 @@ def waterfall_shares(
 
     Demand that fits nowhere stays at home or, if home is on a failback ramp, at the nearest region that is not.
     """
-    free = _ledger(supply, policy.spillover.target_utilisation)
+    free = _placement(supply, policy.spillover.target_utilisation)
     placements = []
     for key, demand in sorted(demands.items(), key=lambda item: (len(item[1].regions), item[0])):
         choices = [name for name in nearest_first(demand.origin, demand.regions) if (name, demand.model) in supply]
@@ -68,8 +68,8 @@ def waterfall_shares(
     return {placement.key: placement.shares() for placement in placements}
 
 
-def _ledger(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotLedger[tuple[str, str]]:
-    """A ledger of the slots of every region, by pool; each region offers a part (0-1) of its slots."""
+def _placement(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotPlacement[tuple[str, str]]:
+    """A placement of the slots of every region, by pool; each region offers a part (0-1) of its slots."""
     free: list[float] = []
     draws: dict[tuple[str, str], list[int]] = {}
     known: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -81,7 +81,7 @@ def _ledger(supply: Mapping[tuple[str, str], Supply], part: float) -> SlotLedger
                 known[region, group.models] = len(free)
                 free.append(group.slots * part)
             draws[region, model].append(known[region, group.models])
-    return SlotLedger(free, draws)
+    return SlotPlacement(free, draws)
 
 
 class _Placement:
@@ -103,7 +103,7 @@ class _Placement:
         }
         self._taken: dict[str, float] = {}
 
-    def keep(self, part: float, free: SlotLedger[tuple[str, str]]) -> None:
+    def keep(self, part: float, free: SlotPlacement[tuple[str, str]]) -> None:
         """Place this part (0-1) of the demand at its origin if the origin can serve it, even beyond its capacity."""
         origin = self.key.origin
         if part > 0.0 and origin in self._limit:
@@ -111,7 +111,7 @@ class _Placement:
             free.place((origin, self.key.model), amount * self._service_s[origin])
             self._take(origin, amount)
 
-    def fill(self, region: str, free: SlotLedger[tuple[str, str]]) -> None:
+    def fill(self, region: str, free: SlotPlacement[tuple[str, str]]) -> None:
         """Place as much in a region as its free capacity permits."""
         amount = min(self.left, self._limit[region])
         if amount > 0.0:

@@ -41,8 +41,8 @@ def reserved_model(versions: ModelVersions, tenant: Tenant) -> str | None:
 
 
 def models_for(policy: Policy, name: str) -> tuple[str, ...]:
-    """The models that serve requests for a name: the versions with a share or in a rollout, or the model of that name;
-    empty if the name is unknown."""
+    """The models that serve requests for a name: the versions with a share, and the one to which a rollout moves;
+    or the model of that name; empty if the name is unknown."""
     versions = policy.versions.get(name)
     if versions is not None:
         rollout = rollout_of(policy, name)

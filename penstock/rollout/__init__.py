@@ -1,1 +1,1 @@
-"""The staged rollout of a policy: its state machine, its evidence, and the shadow plan."""
+"""Staged rollouts of policies and of versions of models: state machines, evidence, and the shadow plan."""

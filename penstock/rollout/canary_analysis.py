@@ -10,9 +10,9 @@ from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.objective_analysis import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
+from penstock.rollout.policy_rollout import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 from penstock.rollout.rollout_progress import MAX_NAMED, Finding, PhaseFacts, conditions
 from penstock.rollout.significance import Sample, is_greater, share_is_above, share_is_greater
-from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 
 MAX_MARKS = 4_500
 """Maximum number of agents whose counters are marked, since a rollout must fit into one value of the store."""

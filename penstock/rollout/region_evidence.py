@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.rollout.canary_analysis import AgentObservation, requests_since
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 
 
 class RequestResults(msgspec.Struct, frozen=True):

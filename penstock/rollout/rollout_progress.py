@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.rollout.state_machine import Phase, Rollout
+from penstock.rollout.policy_rollout import Phase, Rollout
 
 MAX_NAMED = 5
 """Maximum number of agents that one text names."""

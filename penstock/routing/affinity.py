@@ -60,7 +60,7 @@ SCOPE_SHIFT = 33
 """Bits of a key below the tag of its scope: a checksum, and whether the key is that of a session."""
 
 EVICTION_PRESSURE = 0.5
-"""Pressure (see `engine_signals.pressure`: a KV cache used to 95 %, or half as many requests queued as running) from
+"""Pressure (see `engine_signals.pressure`: a KV cache used to 95 %, or half as many requests queued as slots) from
 which on an endpoint is assumed to evict its cache, so that nothing counts as held."""
 
 

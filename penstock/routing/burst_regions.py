@@ -26,7 +26,8 @@ def burst_region(
     closures: Closures,
     otherwise: Otherwise,
 ) -> RegionChoice | None:
-    """The region whose burst endpoint is worth most to a request that the origin has no target for; None if none is.
+    """The region whose burst endpoint is worth most to a request that the origin has no target for; None if none is,
+    or while a region grants spill credits. If the origin has a spillover order, the first such region of it.
 
     Args:
         plan: the origin's plan for the traffic class; None if the plan has no entry for the class.

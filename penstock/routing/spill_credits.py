@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.fleet.expected_wait import headroom_slots
-from penstock.fleet.slot_ledger import SlotLedger
+from penstock.fleet.slot_placement import SlotPlacement
 
 MAX_WANTED = 10_000
 """Maximum number of credits that one origin requests from one receiver for one model."""
@@ -101,22 +101,22 @@ def shared_headroom(
         target_utilisation: the part (0-1] of its slots that a group fills.
     """
     free = [float(headroom_slots(group.in_flight, group.slots, target_utilisation)) for group in groups]
-    ledger = _ledger(groups, free)
+    placement = _placement(groups, free)
     for name, count in waiting.items():
-        ledger.place(name, float(count))
-    parts = [float(fair_part(int(ledger.free(at) + ROUNDING), agent)) for at in range(len(groups))]
-    ledger = _ledger(groups, parts)
+        placement.place(name, float(count))
+    parts = [float(fair_part(int(placement.free(at) + ROUNDING), agent)) for at in range(len(groups))]
+    placement = _placement(groups, parts)
     for name, count in granted.items():
-        ledger.place(name, float(count))
-    return int(ledger.place(model, sum(parts)) + ROUNDING)
+        placement.place(name, float(count))
+    return int(placement.place(model, sum(parts)) + ROUNDING)
 
 
-def _ledger(groups: Sequence[GroupLoad], free: Sequence[float]) -> SlotLedger[str]:
+def _placement(groups: Sequence[GroupLoad], free: Sequence[float]) -> SlotPlacement[str]:
     draws: dict[str, list[int]] = {}
     for at in sorted(range(len(groups)), key=lambda at: len(groups[at].models)):
         for model in groups[at].models:
             draws.setdefault(model, []).append(at)
-    return SlotLedger(free, draws)
+    return SlotPlacement(free, draws)
 
 
 def batch_headroom(headroom: int, granted: int, waiting: int) -> int:

@@ -181,7 +181,8 @@ def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
 
 
 def round_trips_ms(policy: Policy, location: Location) -> dict[str, float]:
-    """The expected round trip (ms) between a client and each region; empty if the client's location is unknown.
+    """The expected round trip (ms) between a client and each region; empty if the client's location is unknown, or is a
+    country without a region and coordinates.
 
     The estimate from geography is multiplied by the ratio of the measured to the estimated round trip between the
     region nearest to the client and the other region. A client with a country but without coordinates is placed at that

@@ -16,14 +16,14 @@ USELESS = frozenset(
         EndpointCondition.UNLOADED,
     }
 )
-"""Conditions of endpoints that serve no requests now; such endpoints are drained first."""
+"""Conditions of endpoints that cannot serve now; such endpoints are drained first."""
 
 
 def endpoints_to_drain(endpoints: Iterable[EndpointReport], surplus: Mapping[str, int]) -> tuple[EndpointReport, ...]:
     """The endpoints of one region to drain, in this order.
 
-    An endpoint is drained only if every model that it serves has a surplus. The order is: endpoints that serve no
-    requests now, endpoints of the zone with the most endpoints, endpoints with the fewest requests.
+    An endpoint is drained only if every model that it serves has a surplus. The order is: endpoints that cannot
+    serve now, endpoints of the zone with the most endpoints, endpoints with the fewest requests.
 
     Args:
         endpoints: the endpoints of the region.

@@ -16,8 +16,8 @@ from msgspec import UNSET
 
 from penstock.fleet.capacity import service_times
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import PoolReport
+from penstock.fleet.reported_endpoints import endpoints
 from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools, reporting_regions
 from penstock.fleet.traffic_view import spillover
 from penstock.planning.plan import VersionShare
@@ -28,7 +28,7 @@ from penstock.policy.model_versions import WHOLE_PERCENT
 from penstock.policy.policy import Policy
 from penstock.scaling.demand_levels import Peaks, Smoothed
 from penstock.scaling.drain_choice import endpoints_to_drain
-from penstock.scaling.replicas import ROUNDING, Cause, Expected, Need, PoolSize, needs
+from penstock.scaling.replicas import ROUNDING, Cause, EndpointCapacity, Expected, Need, needs
 from penstock.scaling.standby import StandbyWatch
 from penstock.scaling.utilisation_limits import UtilisationLimits, missed_objectives
 
@@ -113,7 +113,7 @@ class Recommender:
         now: float,
         shares: Sequence[VersionShare] = (),
     ) -> tuple[Recommendation, ...]:
-        """The recommendations for every (region, model) that has endpoints, by region and model.
+        """The recommendations for every (region, model) with endpoints, or that may get one, by region and model.
 
         Args:
             policy: the policy in force.
@@ -255,7 +255,7 @@ class _Backlog(msgspec.Struct, frozen=True):
         return _Backlog(now, count, least) if now - self.since >= QUEUE_S else _Backlog(self.since, least, self.waiting)
 
 
-def _with_peak(need: Need, peak_per_s: float, size: PoolSize, scaling: Scaling) -> Need:
+def _with_peak(need: Need, peak_per_s: float, size: EndpointCapacity, scaling: Scaling) -> Need:
     """The need, raised to endpoints whose slots a peak fills completely; without demand, no peak keeps endpoints."""
     exact = peak_per_s * size.service_s / size.slots_per_endpoint
     wanted = min(ceil(exact - ROUNDING), scaling.max_endpoints)
@@ -264,7 +264,7 @@ def _with_peak(need: Need, peak_per_s: float, size: PoolSize, scaling: Scaling) 
     return msgspec.structs.replace(need, endpoints=wanted, cause=Cause.PEAK, lost=None, exact=exact)
 
 
-def _with_queue(need: Need, waiting: int, seen: FadedPool, size: PoolSize, scaling: Scaling) -> Need:
+def _with_queue(need: Need, waiting: int, seen: FadedPool, size: EndpointCapacity, scaling: Scaling) -> Need:
     """The need, raised to endpoints that run the waiting requests too: at most as many again as are ready."""
     ready = seen.report.ready
     more = min(ceil(waiting / size.slots_per_endpoint), ready)
@@ -289,13 +289,13 @@ def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]
 
 def _sizes(
     policy: Policy, seen: Mapping[tuple[str, str], FadedPool], limits: Mapping[tuple[str, str], float]
-) -> dict[tuple[str, str], PoolSize]:
+) -> dict[tuple[str, str], EndpointCapacity]:
     """The capacity of one endpoint by (region, model): as measured, else from the policy."""
     sizes = {}
     for key, service_s in service_times(policy, seen).items():
         report, scaling = seen[key].report, policy.models[key[1]].scaling
         slots = report.slots / report.ready if report.ready and report.slots else scaling.slots_per_endpoint
-        sizes[key] = PoolSize(slots, service_s, limits.get(key))
+        sizes[key] = EndpointCapacity(slots, service_s, limits.get(key))
     return sizes
 
 

@@ -40,7 +40,7 @@ class Cause(StrEnum):
     """`max_endpoints` of the model; the need is higher."""
 
 
-class PoolSize(msgspec.Struct, frozen=True):
+class EndpointCapacity(msgspec.Struct, frozen=True):
     """The capacity of one endpoint of a region for a model."""
 
     slots_per_endpoint: float
@@ -81,7 +81,7 @@ class _Load:
 
     __slots__ = ("lost", "measured_per_s", "per_s", "pool", "slots")
 
-    def __init__(self, pool: PoolSize) -> None:
+    def __init__(self, pool: EndpointCapacity) -> None:
         self.pool = pool
         self.per_s = self.measured_per_s = 0.0
         self.slots = 0.0
@@ -92,7 +92,7 @@ class _Load:
 
 def needs(
     policy: Policy,
-    pools: Mapping[tuple[str, str], PoolSize],
+    pools: Mapping[tuple[str, str], EndpointCapacity],
     expected: Mapping[Key, Expected],
     lost: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Need]:

@@ -29,7 +29,7 @@ from penstock.policy.model_versions import WHOLE_PERCENT, reserved_model, versio
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
-from penstock.scaling.replicas import Expected, PoolSize, needs
+from penstock.scaling.replicas import EndpointCapacity, Expected, needs
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
 from penstock.what_if.entry_regions import Entered, EntryResolver
 from penstock.what_if.shared_slots import burst_shares, served_shares
@@ -139,7 +139,7 @@ def _needed_endpoints(
             before = expected[key].requests_per_s if key in expected else 0.0
             expected[key] = Expected(before + group.requests_per_s, permitted.regions)
     sizes = {
-        (pool.region, pool.model): PoolSize(
+        (pool.region, pool.model): EndpointCapacity(
             pool.slots_per_endpoint or policy.models[pool.model].scaling.slots_per_endpoint, pool.service_s
         )
         for pool in pools

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.fleet.capacity_groups import coupled_models
-from penstock.fleet.slot_ledger import SlotLedger
+from penstock.fleet.slot_placement import SlotPlacement
 from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity
 
@@ -89,11 +89,11 @@ def served_shares(
                 known[region, group.models] = len(free)
                 free.append(group.slots)
             draws[region, model].append(known[region, group.models])
-    ledger = SlotLedger(free, draws)
+    placement = SlotPlacement(free, draws)
     placed = dict.fromkeys(loads, 0.0)
     for _ in range(ROUNDS):
         for at, load in loads.items():
-            placed[at] += ledger.place(at, load * pools[at].service_s / ROUNDS)
+            placed[at] += placement.place(at, load * pools[at].service_s / ROUNDS)
     return {
         at: min(1.0, placed[at] / (load * pools[at].service_s)) if load > 0.0 else 1.0 for at, load in loads.items()
     }

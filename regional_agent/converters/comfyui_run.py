@@ -25,7 +25,7 @@ from penstock.converters.comfyui import (
     prompt_id_of,
     prompt_with_client,
 )
-from penstock.converters.comfyui_images import (
+from penstock.converters.comfyui_input_images import (
     MAX_ALL_BYTES,
     InputImage,
     input_images,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.converters.comfyui import BadWorkflow
-from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, MEMBER, InputImage
+from penstock.converters.comfyui_input_images import MAX_IMAGE_BYTES, MEMBER, InputImage
 from penstock.jobs.webhook import parse_url
 from penstock.wire.reserved_addresses import is_public, is_reserved
 from regional_agent.jobs.webhooks.webhook_request import resolve

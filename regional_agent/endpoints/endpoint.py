@@ -36,7 +36,7 @@ from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.outlier_detection import OutlierDetection as OutlierDetection
+from regional_agent.endpoints.outlier_settings import OutlierDetection as OutlierDetection
 from regional_agent.endpoints.reported_models import NO_FACTS, ReportedModels
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite

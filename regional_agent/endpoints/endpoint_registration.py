@@ -25,7 +25,7 @@ import structlog
 
 from adapters.files.plain_file import UnusableFile, read_plain_file
 from adapters.files.watched_files import WatchedFiles
-from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
+from penstock.health.preemption_notice import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
 from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.background_tasks import until_tick_s, wait_for_event

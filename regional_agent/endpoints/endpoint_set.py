@@ -16,7 +16,7 @@ import structlog
 from msgspec import UNSET
 
 from penstock.accounts.retry_rules import UNAUTHORIZED
-from penstock.health import preemption
+from penstock.health import preemption_notice
 from penstock.health.engines import orca
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.engines.engine_signals import InvalidSignals
@@ -38,9 +38,9 @@ from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_pool import RegionPools
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
-from regional_agent.endpoints.endpoint_versions import EndpointVersions
 from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals, gpu_readings
 from regional_agent.endpoints.probing.warm_ups import WarmUps
+from regional_agent.endpoints.revision_check import RevisionCheck
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
@@ -113,7 +113,7 @@ class EndpointSet:
         """The pools of all models, without burst endpoints."""
         self.burst_pools = self._pools.burst
         """The burst endpoints of all models, which are in no other pool."""
-        self.versions = EndpointVersions(self._outlier_detection.clock)
+        self.versions = RevisionCheck(self._outlier_detection.clock)
         """Judges what the endpoints report that they serve."""
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
@@ -187,8 +187,8 @@ class EndpointSet:
                 has_retry_after = True
             elif name == orca.HEADER:
                 self._read_load_header(endpoint, value)
-            elif name == preemption.HEADER and self._by_name.get(endpoint.name) is endpoint:
-                self.preempt(endpoint.name, preemption.notice_s(value))
+            elif name == preemption_notice.HEADER and self._by_name.get(endpoint.name) is endpoint:
+                self.preempt(endpoint.name, preemption_notice.notice_s(value))
         if status < 400:
             return None
         if status == 404:

@@ -25,7 +25,7 @@ from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.peers.agent_directory import AgentDirectory
+from regional_agent.peers.agent_addresses import AgentAddresses
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.peers.server_certificates import require_agent_of
 from regional_agent.upstream.address import Address
@@ -90,7 +90,7 @@ class PeerProber:
         agent: AgentInstance,
         sessions: Sessions,
         connections: UpstreamPool,
-        directory: AgentDirectory,
+        directory: AgentAddresses,
         credits: CreditRequests,
         rng: Random,
     ) -> None:

@@ -16,7 +16,7 @@ from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.peers.prefix_publisher import PrefixPublisher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
@@ -31,7 +31,7 @@ class ProbeResponder:
         config: ActiveConfig,
         endpoints: EndpointSet,
         queue: QueueDispatcher,
-        credits: CreditLedger,
+        credits: CreditBalances,
     ) -> None:
         """Create a responder for one agent.
 

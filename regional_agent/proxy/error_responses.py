@@ -1,4 +1,4 @@
-"""Error responses: the HTTP status of each reason for which a request ends, and the response of a refusal."""
+"""Error responses: the response of a refusal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from math import ceil
 from random import Random
 from typing import Final
 
+from penstock.accounts.refusal_statuses import RETRIES, STATUS
 from penstock.admission.retry_after import spread_retry_after_s
 from penstock.routes.route import ErrorFormat
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_formats import (
@@ -25,60 +26,9 @@ REGIONS_HEADER = b"x-penstock-regions"
 ENTRIES_HEADER = b"x-penstock-entries"
 """Response header with the entry URLs of these regions, best first; absent if the policy states none."""
 
-_RESPONSES: Final[dict[Reason, tuple[int, bool | None]]] = {
-    Reason.INVALID_API_KEY: (401, False),
-    Reason.TOO_MANY_FAILURES: (429, True),
-    Reason.TENANT_SUSPENDED: (403, False),
-    Reason.TIER_UNKNOWN: (403, False),
-    Reason.ROUTE_NOT_PERMITTED: (403, False),
-    Reason.MODEL_NOT_FOUND: (404, False),
-    Reason.LOCATION_UNKNOWN: (451, False),
-    Reason.NO_PERMITTED_REGION: (451, False),
-    Reason.MISDIRECTED: (421, False),
-    Reason.RESIDENCY_DENIED: (451, False),
-    Reason.NONE_READY: (503, True),
-    Reason.NO_POLICY: (503, True),
-    Reason.SATURATED: (429, True),
-    Reason.NO_IDLE_SLOTS: (429, True),
-    Reason.BAD_ROUTE_CONTEXT: (403, False),
-    Reason.ROUTE_CONTEXT_EXPIRED: (403, False),
-    Reason.TOO_MANY_HOPS: (508, False),
-    Reason.DEADLINE_PASSED: (504, None),
-    Reason.ENGINE_FAILED: (502, None),
-    Reason.BAD_REQUEST: (400, False),
-    Reason.CONTEXT_LENGTH_EXCEEDED: (400, False),
-    Reason.NOT_FOUND: (404, False),
-    Reason.METHOD_NOT_ALLOWED: (405, False),
-    Reason.UPGRADE_REQUIRED: (426, False),
-    Reason.NOT_OFFERED: (501, False),
-    Reason.BODY_TOO_LARGE: (413, False),
-    Reason.HEAD_TOO_LARGE: (431, False),
-    Reason.REQUEST_TIMEOUT: (408, True),
-    Reason.TOO_MANY_CONNECTIONS: (429, True),
-    Reason.TOO_MANY_REQUESTS: (429, True),
-    Reason.QUOTA_EXCEEDED: (429, True),
-    Reason.LOOP_DETECTED: (508, False),
-    Reason.ENGINE_TIMEOUT: (504, None),
-    Reason.STREAM_STALLED: (504, None),
-    Reason.SHUTTING_DOWN: (503, True),
-    Reason.LEDGER_FULL: (503, True),
-    Reason.STORE_UNAVAILABLE: (503, True),
-    Reason.NOT_KEPT: (504, False),
-}
-"""Status by reason, and whether the same request can succeed here later. Reasons that only exclude one region or
-endpoint have none. docs/errors.md describes each."""
-
-STATUS: Final[dict[Reason, int]] = {reason: status for reason, (status, _) in _RESPONSES.items()}
-
-RETRIES: Final[dict[Reason, bool | None]] = {reason: retry for reason, (_, retry) in _RESPONSES.items()}
-"""Whether the same request can succeed here later; None where an engine may have run it, so that the client decides.
-
-Sent as `x-should-retry`, which the SDKs of OpenAI and Anthropic obey (`_base_client.py`); without it they repeat a
-request after every status from 500 on, 501 and 508 included."""
-
 MAX_SDK_WAIT_S: Final = 60
-"""Maximum delay (s) that the same SDKs accept; they ignore a longer one, and retry within seconds. They read
-`retry-after-ms` before `retry-after`."""
+"""Maximum delay (s) that the SDKs of OpenAI and Anthropic accept; they ignore a longer one, and retry within
+seconds. They read `retry-after-ms` before `retry-after`."""
 
 _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-retry: false\r\n", None: b""}
 

@@ -143,7 +143,7 @@ class Exchange(AttemptOwner):
     def _may_yield(self, attempt: Attempt) -> None:
         """Let requests with a priority end a batch request, whose slot they need."""
         if isinstance(attempt, LocalAttempt):
-            self._proxy.router.queue.running_batch.began(attempt, self)
+            self._proxy.router.queue.batch_requests.began(attempt, self)
 
     def retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""

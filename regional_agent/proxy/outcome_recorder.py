@@ -9,12 +9,12 @@ import structlog
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.refusal_statuses import STATUS
 from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
 from regional_agent.http.messages import Request
 from regional_agent.ledger.request_ledger import RequestLedger
-from regional_agent.proxy.error_responses import STATUS
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_authentication import credential_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.admission.retry_budget import RetryBudget
 from penstock.answers.answer_format import AnswerFormats
-from penstock.answers.usage_request import UsageRequests
+from penstock.answers.stream_usage_flag import UsageRequests
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, agent_limits, time_limits
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits

@@ -15,7 +15,7 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import ABORTED, AnswerError, ErrorCause
 from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
 from penstock.answers.missing_model import lacks_model
-from penstock.answers.usage_request import REFUSING_STATUSES
+from penstock.answers.stream_usage_flag import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
 from penstock.health.progress import Stall
 from penstock.routes.route import ErrorFormat

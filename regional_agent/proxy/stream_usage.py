@@ -5,7 +5,7 @@ The usage of each chunk, if another target could continue the stream; else the u
 
 from __future__ import annotations
 
-from penstock.answers.usage_request import UsageFlag, ask_for_usage
+from penstock.answers.stream_usage_flag import UsageFlag, ask_for_usage
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.policy.policy import Policy
 from regional_agent.proxy.proxy import Proxy

@@ -16,7 +16,7 @@ from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
-from penstock.health import preemption
+from penstock.health import preemption_notice
 from penstock.health.engines import orca
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
@@ -184,7 +184,7 @@ class LocalAttempt(Placement[Endpoint]):
 
     def on_head(self, status: int, by_name: Mapping[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
         """Process a response head; returns why the target rejected the request without starting it, or None."""
-        if status < 400 and orca.HEADER not in by_name and preemption.HEADER not in by_name:
+        if status < 400 and orca.HEADER not in by_name and preemption_notice.HEADER not in by_name:
             return None
         self.outcome = self._services.endpoints.answered(self.endpoint, status, headers)
         if self.outcome is _CREDENTIAL_REJECTED:

@@ -263,7 +263,7 @@ class LocalTargets:
             return False
         waiting = max(1, self.queue.waiting_here(context.model) - self.queue.batch_waiting_here(context.model))
         waits_s = inf if context.max_wait_s == 0.0 else now - context.received_at
-        return self.queue.running_batch.make_room(context.model, waiting, now, waits_s, excluded)
+        return self.queue.batch_requests.make_room(context.model, waiting, now, waits_s, excluded)
 
     def _unfit(
         self, context: RequestContext, pool: EndpointPool, contexts: ContextLengths, excluded: frozenset[str]

@@ -27,7 +27,7 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_entry import QueueEntry, Waiter, entry_of, group_of
-from regional_agent.routing.running_batch import RunningBatch
+from regional_agent.routing.running_batch_requests import RunningBatchRequests
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
 
@@ -83,7 +83,7 @@ class QueueDispatcher:
         self._restricted: dict[str, Counter[frozenset[str]]] = {}
         """By model, the waiting requests with a priority that not every endpoint can serve, by those that cannot."""
         self._work = shared_load.work
-        self.running_batch = RunningBatch(endpoints, shared_load, self._patient, on_preempted)
+        self.batch_requests = RunningBatchRequests(endpoints, shared_load, self._patient, on_preempted)
         """The batch requests of this agent that run in this region."""
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
@@ -185,14 +185,14 @@ class QueueDispatcher:
         if not unable and not restricted:
             load = pool.in_flight + ahead
             if preempts and load >= pool.slots:
-                load -= self.running_batch.preemptible(model)
+                load -= self.batch_requests.preemptible(model)
             return expected_wait_s(load, pool.slots, pool.service_s)
         wait_s = inf
         for places in places_of(pool.positions.keys(), unable, restricted or {}, ahead):
             slots, in_flight, service_s = pool.load_without(places.without)
             load = in_flight + places.ahead
             if preempts and load >= slots:
-                load -= self.running_batch.preemptible(model, places.without)
+                load -= self.batch_requests.preemptible(model, places.without)
             wait_s = min(wait_s, expected_wait_s(load, slots, service_s))
         return wait_s
 
@@ -251,7 +251,7 @@ class QueueDispatcher:
         if pool.has_room:
             self.room_appeared()
         elif not is_batch:
-            self.running_batch.make_room(model, queue.length_without_batch(), now)
+            self.batch_requests.make_room(model, queue.length_without_batch(), now)
         return entry
 
     def leave(self, entry: QueueEntry) -> None:
@@ -273,7 +273,7 @@ class QueueDispatcher:
         for model in self._shared_load.remote_queues:
             if not self._endpoints.pools[model].has_room:
                 queue = self._queues.get(model)
-                self.running_batch.make_room(model, queue.length_without_batch() if queue else 0, self._clock())
+                self.batch_requests.make_room(model, queue.length_without_batch() if queue else 0, self._clock())
 
     def credit_arrived(self) -> None:
         """Schedule a pass in which requests may leave the region. Queued requests precede new requests."""
@@ -346,7 +346,7 @@ class QueueDispatcher:
                     loop = asyncio.get_running_loop()
                     self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, model, queue, offer.left_to)
                 if offer.why is NextReason.NO_ROOM:
-                    self.running_batch.make_room(model, queue.length_without_batch(), now)
+                    self.batch_requests.make_room(model, queue.length_without_batch(), now)
                 return
             waiter = entry.item
             target = waiter.select(waiter.context, now)

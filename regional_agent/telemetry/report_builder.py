@@ -15,7 +15,7 @@ from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport, SpilloverReport, busiest_tenants
 from penstock.tenancy.refusals import MAX_REPORTED
 from regional_agent.on_demand.on_demand_models import sleeps
-from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_reports import EndpointReports
 
@@ -37,7 +37,7 @@ class ReportBuilder:
         self,
         sender: ReportSender,
         state: AgentState,
-        credits: CreditLedger,
+        credits: CreditBalances,
         *,
         certificate_expires_at: Callable[[], float],
         clock: Callable[[], float],

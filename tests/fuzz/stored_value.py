@@ -20,7 +20,7 @@ from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 from penstock.tenancy.tenant_record import TenantShard
 from tests.support.identities import agent_sessions, control_plane_sessions
 

@@ -35,7 +35,7 @@ from penstock.wire.probe import ProbeRequest
 from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent import runtime
 from regional_agent.config.settings import AgentSettings
-from regional_agent.peers import agent_directory
+from regional_agent.peers import agent_addresses
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
@@ -338,7 +338,7 @@ async def test_an_agent_with_the_address_or_the_name_of_another_does_not_start(
 ) -> None:
     monkeypatch.setattr(runtime, "REGISTRATION_TTL_S", 0)
     # An agent that cannot read the store in time starts without this check.
-    monkeypatch.setattr(agent_directory, "READ_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(agent_addresses, "READ_TIMEOUT_S", PATIENCE_S)
     de, _ = sites
     store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", name))
     async with de.peer:

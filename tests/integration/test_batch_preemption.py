@@ -69,7 +69,7 @@ def preempts(agent: Agent, max_wait_s: float | None = None, patience_s: float = 
 
 def youngest_text(agent: Agent) -> str:
     """The text of the youngest running batch request at the agent; the engine may read two connections in any order."""
-    running = agent.queue.running_batch._running
+    running = agent.queue.batch_requests._running
     return text_of(running[max(running, key=lambda attempt: attempt.since)].context.request.body)
 
 
@@ -114,7 +114,7 @@ async def test_a_chat_waits_for_a_slot_before_it_ends_a_request_that_has_run_for
     store = job_store(tmp_path / "store", max_use_percent=100)
 
     def has_run_for_long(agent: Agent) -> None:
-        for attempt in agent.queue.running_batch._running:
+        for attempt in agent.queue.batch_requests._running:
             attempt.since -= 1000.0
 
     for patience_s, max_wait_s, runs_long, expected in (

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.converters.comfyui import BadWorkflow
-from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, NO_CONTENT, InputImage
+from penstock.converters.comfyui_input_images import MAX_IMAGE_BYTES, NO_CONTENT, InputImage
 from penstock.converters.long_texts import MIN_LONG_BYTES, PIECE_BYTES
 from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes

@@ -14,7 +14,7 @@ from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.signed_store import SignedStore
 from penstock.planning.plan import RegionPlan
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from tests.support.control_planes import (
     PLANET,
     REGIONS,

@@ -22,7 +22,7 @@ from penstock.wire.identity import Identity, TrustBundle, decode_certificate, en
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.start_epoch import AgentInstance
-from regional_agent.peers.agent_directory import AgentDirectory
+from regional_agent.peers.agent_addresses import AgentAddresses
 from regional_agent.peers.peer_prober import MAX_ROUNDS, CreditRequests, PeerProber
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -102,7 +102,7 @@ class Observer:
         self.batch_wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
         self.sessions = sessions = agent_sessions("here")
-        self.directory = AgentDirectory(
+        self.directory = AgentAddresses(
             MemoryStore(), directory, {"there": addresses}, Random(1), sessions, allow_plaintext=True
         )
         self.peers = PeerProber(

@@ -23,7 +23,7 @@ from lab.memory_store import MemoryStore
 from penstock.policy import policy_diff
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from tests.support.api_app import client_of, new_control_plane, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules

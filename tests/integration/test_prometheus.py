@@ -56,7 +56,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
 from penstock.rollout.model_rollout import ModelPhase
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause

@@ -17,7 +17,7 @@ from adapters.store.signed_store import SignedStore
 from control_plane.cli.main import app
 from control_plane.status.status import Status
 from penstock.planning.plan import RegionPlan
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from tests.support.control_planes import (
     PLANET,
     TOKEN,

@@ -24,7 +24,7 @@ from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionRequest, RegionView, is_usable
 from penstock.wire.probe import ProbeRequest
-from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.credit_balances import CreditBalances
 from tests.property.test_decision_properties import NAMES, allowed_by_hand, facts, policies
 from tests.support.examples import examples
 
@@ -156,7 +156,7 @@ class Receiver:
             running_batch=SimpleNamespace(preemptible=lambda model: 0),
         )
         demand: Any = None
-        self.credits = CreditLedger(
+        self.credits = CreditBalances(
             "0",
             endpoints,
             queue,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.fleet.capacity import Supply, supply
 from penstock.fleet.capacity_groups import coupled_models, group_reports
 from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
-from penstock.fleet.slot_ledger import SlotLedger
+from penstock.fleet.slot_placement import SlotPlacement
 from penstock.fleet.snapshot import ReportVerdict, Snapshot, add_report, demand
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.failover_tables import compute_tables
@@ -305,7 +305,7 @@ def test_the_ledger_places_all_that_fits_and_never_more(
 ) -> None:
     order = list(groups)
     draws = {model: [at for at, models in enumerate(order) if model in models] for model in MODELS}
-    ledger = SlotLedger([float(groups[models]) for models in order], draws)
+    placement = SlotPlacement([float(groups[models]) for models in order], draws)
     placed: dict[str, float] = dict.fromkeys(MODELS, 0.0)
     for model, amount in placements:
         room = min(
@@ -313,10 +313,10 @@ def test_the_ledger_places_all_that_fits_and_never_more(
             for models in subsets(MODELS)
             if model in models
         )
-        took = ledger.place(model, amount)
+        took = placement.place(model, amount)
         assert took == pytest.approx(min(amount, room), abs=1e-6)
         placed[model] += took
-        assert all(ledger.free(at) >= -1e-9 for at in range(len(order)))
+        assert all(placement.free(at) >= -1e-9 for at in range(len(order)))
 
 
 @given(

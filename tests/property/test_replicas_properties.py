@@ -15,7 +15,7 @@ from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from penstock.scaling.replicas import Expected, Need, PoolSize, needs
+from penstock.scaling.replicas import EndpointCapacity, Expected, Need, needs
 from tests.support.examples import examples
 from tests.support.planner_worlds import NAMES, TARGET, subsets
 
@@ -35,7 +35,7 @@ def needed(demand: Demand, servers: frozenset[str], per_endpoint: float, *, rese
         objective=Objective(survive_one_loss=reserve),
     )
     expected = {Key(origin, "m", residency_class(to).name): Expected(rate, to) for (origin, to), rate in demand.items()}
-    pools = {(name, "m"): PoolSize(per_endpoint, 1.0) for name in servers}
+    pools = {(name, "m"): EndpointCapacity(per_endpoint, 1.0) for name in servers}
     return {region: need for (region, _), need in needs(policy, pools, expected).items()}
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.canary_analysis import AgentObservation, Evidence, observe
-from penstock.rollout.state_machine import (
+from penstock.rollout.policy_rollout import (
     TRANSITIONS,
     OfferedPolicy,
     Phase,

@@ -29,7 +29,7 @@ from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.planning.plan import RegionPlan
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from penstock.wire.identity import PATH, BadIdentity, decode_certificate
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.paths import PLANET

@@ -25,7 +25,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind

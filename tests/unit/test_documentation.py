@@ -13,7 +13,7 @@ import typer
 from control_plane.cli.main import app
 from docs import api_page, generate_reference
 from docs.reference_tables import default_text
-from regional_agent.proxy.error_responses import STATUS
+from penstock.accounts.refusal_statuses import STATUS
 from tests.support.paths import ROOT
 
 

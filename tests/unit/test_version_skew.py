@@ -27,7 +27,7 @@ from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.records.audit_chain import AuditEntry, RemovedEntries
 from penstock.result_cache.cache_purges import CachePurges
 from penstock.rollout.model_rollout import ModelRolloutState
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.tenancy.tenant_record import TenantShard
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet

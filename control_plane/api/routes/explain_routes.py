@@ -26,8 +26,8 @@ from control_plane.status.status import PolicyStatus
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.tenant_store import TenantStore
-from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.region_skew import region_skews
+from penstock.fleet.reported_endpoints import endpoints
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model

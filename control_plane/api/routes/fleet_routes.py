@@ -21,7 +21,7 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import AgentStatus, RegionStatus, SeenBy, Status
 from control_plane.status.status_reporter import StatusReporter
 from penstock.fleet.endpoint_report import EndpointCondition
-from penstock.fleet.endpoint_view import omitted_endpoints
+from penstock.fleet.reported_endpoints import omitted_endpoints
 from penstock.policy.policy import Policy
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from control_plane.overrides.override_store import OverrideRefused, OverrideStor
 from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
-from penstock.fleet.endpoint_view import endpoints, omitted_endpoints
+from penstock.fleet.reported_endpoints import endpoints, omitted_endpoints
 from penstock.overrides.last_endpoints import last_of
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy

@@ -33,7 +33,7 @@ from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import SHOWN_DIGEST
 from penstock.policy.provenance import Provenance
-from penstock.rollout.state_machine import Rollout
+from penstock.rollout.policy_rollout import Rollout
 
 TAR = "application/x-tar"
 

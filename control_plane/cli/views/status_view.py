@@ -14,7 +14,7 @@ from control_plane.status.objective_status import ObjectiveStatus, objective_sta
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import within_text
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 
 FIRST_REPORT_WITHIN_S = 5.0
 """Time (s) after an election in which a missing report is normal; agents report once a second."""

@@ -41,11 +41,11 @@ def batch_object(
 ) -> dict[str, Any]:
     """The batch as a JSON object (https://platform.openai.com/docs/api-reference/batch/object).
 
-    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far, which may be
-    after `expires_at`.
+    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far, or before an
+    agent runs the batch `expected_of_waiting`. The time may be after `expires_at`.
 
     Args:
-        cancelling_at: see `BatchEnd.cancelling_at`; 0 if the time is not known.
+        cancelling_at: Unix time (s) of the request to cancel; None without one, 0 if its time is not known.
         now: Unix time (s).
         expected_of_waiting: expected completion (Unix time, s) of a batch that no agent runs yet; None: not known.
     """

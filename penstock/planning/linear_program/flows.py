@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.fleet.slot_ledger import SlotLedger
+from penstock.fleet.slot_placement import SlotPlacement
 from penstock.planning.linear_program.arrays import Floats, Ints, summed
 from penstock.planning.linear_program.problem import Pool, Problem
 from penstock.planning.share_change_limit import normalised
@@ -63,8 +63,8 @@ class Flows:
         }
 
 
-def slot_ledger(problem: Problem, free: Floats) -> SlotLedger[int]:
-    """An empty ledger of the problem's capacity groups, whose pools are filled from the group of the fewest models.
+def slot_placement(problem: Problem, free: Floats) -> SlotPlacement[int]:
+    """An empty placement of the problem's capacity groups, whose pools are filled from the group of the fewest models.
 
     Args:
         free: by group, the units of work per second that it takes.
@@ -75,7 +75,7 @@ def slot_ledger(problem: Problem, free: Floats) -> SlotLedger[int]:
         draws[pool].append(group)
     for groups in draws.values():
         groups.sort(key=lambda group: len(shape.groups[group].models))
-    return SlotLedger(free.tolist(), draws)
+    return SlotPlacement(free.tolist(), draws)
 
 
 def group_load_per_s(problem: Problem, pool_load_per_s: Floats) -> Floats:
@@ -87,15 +87,15 @@ def group_load_per_s(problem: Problem, pool_load_per_s: Floats) -> Floats:
     if not shape.shares_slots:
         return pool_load_per_s
     edges = np.cumsum(problem.piece_per_s[:, :-1], axis=1).T
-    ledger, below = slot_ledger(problem, np.zeros(len(problem.slots))), np.zeros(len(problem.slots))
+    placement, below = slot_placement(problem, np.zeros(len(problem.slots))), np.zeros(len(problem.slots))
     left = pool_load_per_s.tolist()
     for edge in edges:
-        ledger.add_capacity((edge - below).tolist())
+        placement.add_capacity((edge - below).tolist())
         below = edge
         for pool, amount in enumerate(left):
             if amount > 0.0:
-                left[pool] = amount - ledger.place(pool, amount)
-    load: Floats = below - [ledger.free(group) for group in range(len(below))]
+                left[pool] = amount - placement.place(pool, amount)
+    load: Floats = below - [placement.free(group) for group in range(len(below))]
     # Load in a group without slots would cost nothing: all pieces of such a group have width 0.
     with_slots = problem.slots[shape.draw_group] > 0.0
     for pool, group in zip(shape.draw_pool[with_slots].tolist(), shape.draw_group[with_slots].tolist(), strict=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
-from penstock.health import preemption
+from penstock.health import preemption_notice
 from penstock.health.engines import orca
 from penstock.routes.route import API_KEY_HEADERS
 
@@ -171,7 +171,7 @@ LIMIT_PREFIXES: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 """Response headers about what is left of budgets. The agent writes them; those of engines are about other limits."""
 
 _FROM_ENGINE: Final = HeaderFilter(
-    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS | {orca.HEADER, preemption.HEADER},
+    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS | {orca.HEADER, preemption_notice.HEADER},
     (OWN_PREFIX, *LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES),
 )
 _FROM_PEER: Final = HeaderFilter(

@@ -9,7 +9,7 @@ from regional_agent.jobs.storage.job_storage import JobStorage
 
 
 class Page(NamedTuple):
-    """A page of a list."""
+    """The page of a list that a client asks for."""
 
     limit: int
     after: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.accounts.refusal_statuses import STATUS
 from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Refusal
@@ -19,7 +20,7 @@ from regional_agent.http.headers.header_rules import (
 from regional_agent.http.headers.link_headers import without_server_address
 from regional_agent.http.messages import KEEP_ALIVE_1_0, Request, response_head
 from regional_agent.proxy.error_formats import error_body, stream_error
-from regional_agent.proxy.error_responses import STATUS, error_format_of
+from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt

@@ -7,7 +7,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.members import Member
 from lab.memory_store import MemoryStore
-from penstock.rollout.state_machine import Phase, Rollout
+from penstock.rollout.policy_rollout import Phase, Rollout
 from tests.support.api_app import new_control_plane
 from tests.support.wait import until
 

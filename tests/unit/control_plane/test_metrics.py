@@ -36,7 +36,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause

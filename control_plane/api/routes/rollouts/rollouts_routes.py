@@ -27,8 +27,8 @@ from control_plane.status.fleet_view import FleetView
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change, diff
 from penstock.rollout.canary_analysis import observations
+from penstock.rollout.policy_rollout import Rollout, RolloutEvent
 from penstock.rollout.region_evidence import by_region
-from penstock.rollout.state_machine import Rollout, RolloutEvent
 
 
 class ActionRequest(RequestModel):

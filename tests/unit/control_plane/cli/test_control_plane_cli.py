@@ -52,9 +52,9 @@ from penstock.policy.kinds.operations import Exercise
 from penstock.policy.provenance import Provenance
 from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.rollout.model_rollout import begin
+from penstock.rollout.policy_rollout import Phase, Rollout
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, VersionOutlook, WaitingPolicy
-from penstock.rollout.state_machine import Phase, Rollout
 from tests.support.cli import run
 from tests.support.paths import POLICIES
 

@@ -25,7 +25,7 @@ from control_plane.status.status import (
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.policy_rollout import Phase
 
 NOW = 1_000_000.0
 AGENT = AgentStatus("eu-de", "a", True, "https://a:1", None, 0.5, "d" * 64, 1, 7, certificate_expires_at=2 * NOW * 10)

@@ -17,7 +17,7 @@ from adapters.store.members import Member
 from control_plane.leadership import leader_elector
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from lab.memory_store import MemoryStore
-from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, Leadership, Role
+from penstock.leadership.leadership_states import MIN_LEASE_TTL_S, Leadership, LeadershipRole
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.faulty_store import FaultyStore
 from tests.support.running import running
@@ -88,7 +88,7 @@ async def test_a_successor_leads_under_a_larger_epoch(shared: MemoryStore) -> No
 
 
 async def test_a_control_plane_without_a_policy_is_no_candidate(shared: MemoryStore) -> None:
-    asked, roles = 0, list[Role]()
+    asked, roles = 0, list[LeadershipRole]()
 
     def not_eligible() -> bool:
         nonlocal asked
@@ -110,7 +110,7 @@ async def test_a_disconnected_leader_steps_down_before_another_leads(shared: Mem
     epochs_of_the_first: list[int | None] = []
 
     def on_change(change: Leadership) -> None:
-        if change.role is Role.LEADER:
+        if change.role is LeadershipRole.LEADER:
             epochs_of_the_first.append(first.epoch)
 
     async with standing(shared, "a") as first:
@@ -120,7 +120,7 @@ async def test_a_disconnected_leader_steps_down_before_another_leads(shared: Mem
             way(first).away = True
             await until(lambda: bool(epochs_of_the_first))
             assert epochs_of_the_first == [None]
-            await until(lambda: first.leadership.role is Role.FOLLOWER)
+            await until(lambda: first.leadership.role is LeadershipRole.FOLLOWER)
 
 
 async def test_a_short_outage_of_the_store_keeps_the_leader(shared: MemoryStore) -> None:
@@ -154,28 +154,28 @@ async def test_a_fenced_leader_steps_down_and_releases_its_lease(shared: MemoryS
         assert leader.epoch is None
         await until(lambda: leader.leader is not None and leader.leader.value.name == "usurper")
         await until(lambda: leader._lease_id == 0)
-        assert leader.leadership.role is Role.FOLLOWER
+        assert leader.leadership.role is LeadershipRole.FOLLOWER
 
 
 async def test_a_leader_that_steps_down_as_a_renewal_is_due_releases_its_lease(
     shared: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_elector, "RENEW_S", 0.05)
-    roles: list[Role] = []
+    roles: list[LeadershipRole] = []
 
     def on_change(change: Leadership) -> None:
         roles.append(change.role)
-        if roles == [Role.CANDIDATE, Role.LEADER]:
+        if roles == [LeadershipRole.CANDIDATE, LeadershipRole.LEADER]:
             loop = asyncio.get_running_loop()
             # The event loop is blocked until both timers are due, so the leader steps down in the same iteration.
             loop.call_later(0.02, time.sleep, 0.1)
             loop.call_later(0.08, first.step_down)
 
     async with standing(shared, "a", lease_ttl_s=STEADY_LEASE_S, on_change=on_change) as first:
-        await until(lambda: Role.LEADER in roles)
+        await until(lambda: LeadershipRole.LEADER in roles)
         async with standing(shared, "b") as second:
             await until(lambda: second.epoch is not None)
-    assert roles == [Role.CANDIDATE, Role.LEADER, Role.FOLLOWER]
+    assert roles == [LeadershipRole.CANDIDATE, LeadershipRole.LEADER, LeadershipRole.FOLLOWER]
 
 
 async def test_a_late_fencing_report_does_not_end_a_new_leadership(shared: MemoryStore) -> None:
@@ -210,7 +210,7 @@ async def test_failed_campaigns_are_retried_with_backoff(shared: MemoryStore, mo
 
     def on_change(change: Leadership) -> None:
         nonlocal campaigns
-        campaigns += change.role is Role.CANDIDATE
+        campaigns += change.role is LeadershipRole.CANDIDATE
 
     def pause_s(attempt: int, **_: object) -> float:
         pauses.append((campaigns, attempt))

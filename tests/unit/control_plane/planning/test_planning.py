@@ -26,8 +26,7 @@ from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport, PeerReport
 from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.leadership.leadership_states import Leadership
-from penstock.leadership.leadership_states import Role as Position
+from penstock.leadership.leadership_states import Leadership, LeadershipRole
 from penstock.overrides.overrides import Override, OverrideSet
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support import planet
@@ -75,7 +74,7 @@ class Office:
         """Make this control plane the leader by a new leader key."""
         await self.shared.commit([], [Delete(keys.LEADER)])
         epoch = (await self.shared.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])).revision
-        self.elector.leadership = Leadership(Position.LEADER, epoch, proven_until=self.now + 1e6)
+        self.elector.leadership = Leadership(LeadershipRole.LEADER, epoch, proven_until=self.now + 1e6)
         return epoch
 
     def receive(self, *reports: AgentReport) -> None:
@@ -238,7 +237,7 @@ async def test_a_fenced_leader_steps_down_without_having_written(office: Office)
     before = (await office.shared.list(keys.PLANS)).items
     await office.tick(*whole_fleet(rate=500.0))
     assert (await office.shared.list(keys.PLANS)).items == before
-    assert office.elector.leadership.role is Position.FOLLOWER
+    assert office.elector.leadership.role is LeadershipRole.FOLLOWER
     assert office.metric("plan_publishes_total", outcome="fenced") == 1
     await office.tick()
     assert office.metric("leader") == 0

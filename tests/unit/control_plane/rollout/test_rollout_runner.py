@@ -32,12 +32,12 @@ from lab.memory_store import MemoryStore
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
-from penstock.leadership.leadership_states import Leadership, Role
+from penstock.leadership.leadership_states import Leadership, LeadershipRole
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.policy import Policy
-from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent, transition
+from penstock.rollout.policy_rollout import Phase, Rollout, RolloutEvent, transition
 from tests.support import planet
 from tests.support.fake_policy_source import OfferedPolicy
 from tests.support.policy_releases import before_logics_had_names, with_a_field_to_come, with_a_logic_to_come
@@ -104,7 +104,7 @@ class World:
         await until(lambda: self.overrides.known)
         await self.store.commit([], [Delete(keys.LEADER)])
         made = await self.store.commit([], [Put(keys.LEADER, encode(Member("a", "http://a")))])
-        self.elector.leadership = Leadership(Role.LEADER, made.revision, proven_until=self.now + 1e6)
+        self.elector.leadership = Leadership(LeadershipRole.LEADER, made.revision, proven_until=self.now + 1e6)
 
     async def pass_s(self, seconds: float) -> None:
         """Let time pass: reports and ticks."""

@@ -26,7 +26,7 @@ def test_nothing_is_ready_before_a_good_probe() -> None:
 
 @pytest.mark.parametrize("bad", [UNREADY, UNREACHABLE])
 def test_falls_at_the_second_refusal_in_a_row(bad: ProbeOutcome) -> None:
-    assert after(GOOD, bad).state is EndpointState.SUSPECT
+    assert after(GOOD, bad).state is EndpointState.FAILING
     assert after(GOOD, bad).ready
     assert after(GOOD, bad, GOOD, bad).ready
     assert after(GOOD, bad, bad).state is EndpointState.DOWN

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.fleet.endpoint_view import ReportedEndpoint
 from penstock.fleet.region_skew import region_skews
+from penstock.fleet.reported_endpoints import ReportedEndpoint
 from penstock.health.engines.engine_facts import ServedModel
 from penstock.health.engines.model_revision import same_spelling
 from penstock.health.version_skew import Serving, SkewAgainst, skews

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.leadership.leadership_states import RENEW_S, TRANSITIONS, WHY, ElectionEvent, Leadership, Role, transition
+from penstock.leadership.leadership_states import (
+    RENEW_S,
+    TRANSITIONS,
+    WHY,
+    ElectionEvent,
+    Leadership,
+    LeadershipRole,
+    transition,
+)
 
 MIN_LEASE_TTL_S, PROOF_MARGIN_S = 2, 0.25
 """As documented, and not imported: a test fails if a tuned constant changes."""
@@ -15,7 +23,7 @@ LEADING = transition(
 
 
 def test_a_won_election_leads_under_its_epoch() -> None:
-    assert (LEADING.role, LEADING.epoch_at(10.2)) == (Role.LEADER, 7)
+    assert (LEADING.role, LEADING.epoch_at(10.2)) == (LeadershipRole.LEADER, 7)
 
 
 def test_only_a_leader_may_write() -> None:
@@ -44,12 +52,12 @@ def test_a_longer_lease_permits_longer_writes() -> None:
 )
 def test_the_end_of_a_leadership_ends_its_epoch_at_once(event: ElectionEvent) -> None:
     after = transition(LEADING, event, 11.0)
-    assert (after.role, after.epoch, after.epoch_at(11.0), after.since) == (Role.FOLLOWER, 0, None, 11.0)
+    assert (after.role, after.epoch, after.epoch_at(11.0), after.since) == (LeadershipRole.FOLLOWER, 0, None, 11.0)
     assert after.why == WHY[event]
 
 
 def test_a_transition_that_the_table_lacks_is_an_error() -> None:
-    for role in Role:
+    for role in LeadershipRole:
         for event in ElectionEvent:
             if (role, event) not in TRANSITIONS:
                 with pytest.raises(KeyError):
@@ -57,8 +65,12 @@ def test_a_transition_that_the_table_lacks_is_an_error() -> None:
 
 
 def test_only_an_election_makes_a_leader() -> None:
-    made = {key for key, role in TRANSITIONS.items() if role is Role.LEADER and key[0] is not Role.LEADER}
-    assert made == {(Role.CANDIDATE, ElectionEvent.WON)}
+    made = {
+        key
+        for key, role in TRANSITIONS.items()
+        if role is LeadershipRole.LEADER and key[0] is not LeadershipRole.LEADER
+    }
+    assert made == {(LeadershipRole.CANDIDATE, ElectionEvent.WON)}
 
 
 def test_every_event_has_a_log_message() -> None:

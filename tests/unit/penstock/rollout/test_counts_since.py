@@ -11,7 +11,7 @@ from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.rollout.canary_analysis import AgentObservation, objectives_since, requests_since
 from penstock.rollout.model_rollout import VersionMark, begin
 from penstock.rollout.objective_analysis import ObjectiveCounts, merge_counts
-from penstock.rollout.state_machine import Mark
+from penstock.rollout.policy_rollout import Mark
 from penstock.rollout.version_analysis import VersionEvidence, compared
 
 

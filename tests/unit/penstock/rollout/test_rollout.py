@@ -13,9 +13,7 @@ from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.provenance import Provenance
 from penstock.rollout.canary_analysis import MAX_MARKS, AgentObservation, Evidence, objectives_since, observe
 from penstock.rollout.objective_analysis import ObjectiveCounts
-from penstock.rollout.region_evidence import by_region
-from penstock.rollout.shadow import shadow
-from penstock.rollout.state_machine import (
+from penstock.rollout.policy_rollout import (
     FINAL_PHASES,
     TRANSITIONS,
     Mark,
@@ -29,6 +27,8 @@ from penstock.rollout.state_machine import (
     restore,
     transition,
 )
+from penstock.rollout.region_evidence import by_region
+from penstock.rollout.shadow import shadow
 from tests.support.planet import AT_ONCE
 
 RULES = RolloutRules(

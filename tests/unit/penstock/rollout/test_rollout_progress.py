@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from penstock.rollout.canary_analysis import Evidence, phase_facts
-from penstock.rollout.rollout_progress import RolloutOutlook, conditions, outlook
-from penstock.rollout.state_machine import (
+from penstock.rollout.policy_rollout import (
     IN_CANARY,
     OfferedPolicy,
     Phase,
@@ -17,6 +16,7 @@ from penstock.rollout.state_machine import (
     first_rollout,
     transition,
 )
+from penstock.rollout.rollout_progress import RolloutOutlook, conditions, outlook
 from tests.unit.penstock.rollout.test_rollout import NEW, NEXT, OLD, RULES, STABLE, Story, fleet, word
 
 

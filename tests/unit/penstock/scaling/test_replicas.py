@@ -12,11 +12,11 @@ from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
-from penstock.scaling.replicas import Cause, Expected, PoolSize, _levelled, _Load, needs
+from penstock.scaling.replicas import Cause, EndpointCapacity, Expected, _levelled, _Load, needs
 
 ALL = frozenset({"a", "b", "c"})
 UNLIMITED = Scaling()
-SIZE = PoolSize(slots_per_endpoint=10.0, service_s=1.0)
+SIZE = EndpointCapacity(slots_per_endpoint=10.0, service_s=1.0)
 
 
 def policy(*, reserve: bool = True, scaling: Scaling = UNLIMITED) -> Policy:
@@ -68,7 +68,7 @@ def test_a_model_limits_its_endpoints(scaling: Scaling, wanted: tuple[int, Cause
 
 
 def loaded(slots: float, service_s: float) -> _Load:
-    load = _Load(PoolSize(10.0, service_s))
+    load = _Load(EndpointCapacity(10.0, service_s))
     load.slots = slots
     return load
 
@@ -99,7 +99,7 @@ def test_a_reserve_uses_slots_that_demand_leaves_and_no_others() -> None:
         Key("a", "m", "a+b"): Expected(40.0, frozenset({"a", "b"})),
         Key("b", "m", "b"): Expected(2.0, frozenset({"b"})),
     }
-    sizes = {("a", "m"): PoolSize(1.0, 1.0), ("b", "m"): PoolSize(1.0, 4.0)}
+    sizes = {("a", "m"): EndpointCapacity(1.0, 1.0), ("b", "m"): EndpointCapacity(1.0, 4.0)}
     needed = needs(small, sizes, expected)
     assert (needed["a", "m"].exact, needed["a", "m"].lost) == (50.0, None)
     # 2/s of 4 s each, and 40/s of 4 s each if `a` is lost.

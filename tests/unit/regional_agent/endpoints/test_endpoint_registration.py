@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.health.preemption import notice_s
+from penstock.health.preemption_notice import notice_s
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import (

@@ -25,7 +25,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
-from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
@@ -61,7 +61,7 @@ class Here:
         self.gpu = self.endpoints.pools["m"].endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
         queue = QueueDispatcher(self.endpoints, SharedLoad(self.endpoints), self.clock)
-        self.credits = credits = CreditLedger(
+        self.credits = credits = CreditBalances(
             "agent-1",
             self.endpoints,
             queue,
@@ -78,7 +78,7 @@ class Here:
     def batch_requests_wait(self, count: int) -> None:
         """Let batch requests wait, for the ledger of credits alone."""
         queue: Any = SimpleNamespace(
-            waiting=self.queue.waiting, batch_waiting_here=lambda model: count, running_batch=self.queue.running_batch
+            waiting=self.queue.waiting, batch_waiting_here=lambda model: count, batch_requests=self.queue.batch_requests
         )
         self.credits._queue = queue
 

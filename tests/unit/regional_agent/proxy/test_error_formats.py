@@ -7,10 +7,11 @@ from random import Random
 import msgspec
 import pytest
 
+from penstock.accounts.refusal_statuses import STATUS
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.error_formats import anthropic_type, error_body, openai_type, stream_error
-from regional_agent.proxy.error_responses import STATUS, refusal_response
+from regional_agent.proxy.error_responses import refusal_response
 
 EVENTS, LINES = b"text/event-stream; charset=utf-8", b"application/x-ndjson"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from penstock.accounts.refusal_statuses import RETRIES, STATUS
 from penstock.routing.reasons import Reason
 from regional_agent.proxy.error_formats import anthropic_type, openai_type
-from regional_agent.proxy.error_responses import RETRIES, STATUS
 from tests.support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "errors.md"

@@ -26,7 +26,7 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 
-class CreditLedger:
+class CreditBalances:
     """Spill credits by model, computed from the load and the demand of this region."""
 
     def __init__(
@@ -73,7 +73,7 @@ class CreditLedger:
             total_per_s = sum(self._demand.per_s(name) for name in coupled)
             part, per_s = per_s / total_per_s if total_per_s > 0.0 else 0.0, total_per_s
         lacking = wanted(
-            max(0, in_flight + waiting - self._queue.running_batch.preemptible(model)),
+            max(0, in_flight + waiting - self._queue.batch_requests.preemptible(model)),
             slots,
             spillover.target_utilisation,
             pool.service_s,
@@ -183,5 +183,5 @@ class CreditLedger:
         in_flight = pool.in_flight + self._queue.waiting(model) + reserve
         if not for_batch:
             # Requests with a priority end these on arrival.
-            in_flight = max(0, in_flight - self._queue.running_batch.preemptible(model))
+            in_flight = max(0, in_flight - self._queue.batch_requests.preemptible(model))
         return fair_part(headroom_slots(in_flight, pool.slots, target), agent)

@@ -17,7 +17,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 _NONE: Final[Mapping[str, Skew]] = {}
 
 
-class EndpointVersions:
+class RevisionCheck:
     """The models of the policy, by which the endpoints' revisions are judged."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from control_plane.policy.time_zones import time_zone
-from penstock.drills.drill_guards import Situation, missing_without, refusal
+from penstock.drills.drill_preconditions import FleetBeforeDrill, missing_without, refusal
 from penstock.drills.drill_schedule import due, final_refusal, handled_after
 from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.fleet.snapshot import HeldReport, Snapshot
@@ -35,7 +35,7 @@ def drill(*phases: DrillPhase, **fields: Any) -> Drill:
     return Drill(3, EVACUATE, tuple(DrillStep(phase, 0.0, "") for phase in phases), 1, "north", 1, 1, **fields)
 
 
-def situation(**fields: Any) -> Situation:
+def situation(**fields: Any) -> FleetBeforeDrill:
     usual: dict[str, Any] = {
         "newest": drill(DrillPhase.DONE),
         "is_rolling_out": False,
@@ -44,7 +44,7 @@ def situation(**fields: Any) -> Situation:
         "control_planes": 2,
         "objectives": (ObjectiveCounts("chat", 1.0, 0.99, 1000, 995),),
     }
-    return Situation(**(usual | fields))
+    return FleetBeforeDrill(**(usual | fields))
 
 
 def test_a_drill_may_begin_on_a_healthy_fleet() -> None:

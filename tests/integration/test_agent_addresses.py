@@ -17,23 +17,23 @@ from adapters.store.members import AgentMember
 from lab.memory_store import MemoryStore
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import BadSignature, Purpose, Sessions
-from regional_agent.peers import agent_directory
-from regional_agent.peers.agent_directory import MAX_AGENTS_PER_REGION, AgentDirectory
+from regional_agent.peers import agent_addresses
+from regional_agent.peers.agent_addresses import MAX_AGENTS_PER_REGION, AgentAddresses
 from regional_agent.upstream.address import Address
 from tests.support.faulty_store import FaultyStore
 from tests.support.identities import agent_id, agent_sessions, identity, introduce
 from tests.support.wait import until
 
-Start = Callable[..., AgentDirectory]
+Start = Callable[..., AgentAddresses]
 
 
 @pytest.fixture
 async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
-    monkeypatch.setattr(agent_directory, "SAVE_AFTER_S", 0.05)
-    made: list[AgentDirectory] = []
+    monkeypatch.setattr(agent_addresses, "SAVE_AFTER_S", 0.05)
+    made: list[AgentAddresses] = []
 
-    def start(store: ConfigStore, **fixed: list[str]) -> AgentDirectory:
-        directory = AgentDirectory(store, tmp_path, fixed, Random(1), agent_sessions("here"))
+    def start(store: ConfigStore, **fixed: list[str]) -> AgentAddresses:
+        directory = AgentAddresses(store, tmp_path, fixed, Random(1), agent_sessions("here"))
         directory.start()
         made.append(directory)
         return directory
@@ -56,7 +56,7 @@ async def register(store: ConfigStore, *members: AgentMember) -> None:
         await store.commit((), (Put(keys.agent(registration.region, registration.name), encode(registration)),))
 
 
-def ports(directory: AgentDirectory, region: str) -> set[int]:
+def ports(directory: AgentAddresses, region: str) -> set[int]:
     return {address.port for address in directory.addresses(region)}
 
 
@@ -127,7 +127,7 @@ async def test_an_agent_with_an_unencrypted_address_counts_but_is_sent_nothing(t
     plain = msgspec.structs.replace(member("there", "b", 2), peer_url="http://127.0.0.1:2")
     await register(store, member("there", "a", 1), plain)
     for allowed in (False, True):
-        directory = AgentDirectory(
+        directory = AgentAddresses(
             store, tmp_path / str(allowed), {}, Random(1), agent_sessions("here"), allow_plaintext=allowed
         )
         with capture_logs() as logs:
@@ -190,7 +190,7 @@ async def test_a_restarted_agent_or_a_renewed_certificate_is_accepted_at_once(tm
     first = Sessions(here.identity)
     with pytest.raises(BadSignature, match="not received before"):
         first.open(Purpose.ROUTE, token, time.time())
-    directory = AgentDirectory(store, tmp_path, {}, Random(1), first)
+    directory = AgentAddresses(store, tmp_path, {}, Random(1), first)
     directory.start()
     await until(lambda: directory.names("there") == ("a",))
     assert first.open(Purpose.ROUTE, token, time.time())[0] == b"request"
@@ -200,7 +200,7 @@ async def test_a_restarted_agent_or_a_renewed_certificate_is_accepted_at_once(tm
     await directory.stop()
 
     restarted = Sessions(here.identity)
-    directory = AgentDirectory(MemoryStore(), tmp_path, {}, Random(1), restarted)
+    directory = AgentAddresses(MemoryStore(), tmp_path, {}, Random(1), restarted)
     directory.start()
     assert restarted.open(Purpose.ROUTE, token, time.time())[0] == b"request"
     await directory.stop()

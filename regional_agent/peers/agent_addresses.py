@@ -45,7 +45,7 @@ class StoredMembers(msgspec.Struct, frozen=True):
     members: dict[str, AgentMember]
 
 
-class AgentDirectory:
+class AgentAddresses:
     """The known agents of every region, available without the store."""
 
     def __init__(
@@ -85,7 +85,7 @@ class AgentDirectory:
             for member in self._stored.values():
                 self._introduce(member)
         self._informer.start()
-        self._saver = keep_running("agent directory", self._keep_saving)
+        self._saver = keep_running("agent addresses", self._keep_saving)
 
     async def stop(self) -> None:
         """Stop following the store; known registrations are kept."""

@@ -16,11 +16,11 @@ NEGLIGIBLE = 1e-9
 K = TypeVar("K", bound=Hashable)
 
 
-class SlotLedger(Generic[K]):
+class SlotPlacement(Generic[K]):
     """Free capacity and placed work by group, in one arbitrary unit for all groups and work."""
 
     def __init__(self, free: Sequence[float], draws: Mapping[K, Sequence[int]]) -> None:
-        """Create a ledger without work.
+        """Create a placement without work.
 
         Args:
             free: capacity by group.
@@ -36,9 +36,9 @@ class SlotLedger(Generic[K]):
                 users[group] = users.get(group, 0) + 1
         self._shared = frozenset(group for group, count in users.items() if count > 1)
 
-    def copy(self) -> SlotLedger[K]:
-        """Return a ledger with the same work, which changes independently of this ledger."""
-        copied: SlotLedger[K] = SlotLedger.__new__(SlotLedger)
+    def copy(self) -> SlotPlacement[K]:
+        """Return a placement with the same work, which changes independently of this placement."""
+        copied: SlotPlacement[K] = SlotPlacement.__new__(SlotPlacement)
         copied._free, copied._draws, copied._shared = self._free.copy(), self._draws, self._shared
         copied._placed = {group: work.copy() for group, work in self._placed.items()}
         return copied

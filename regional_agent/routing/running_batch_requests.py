@@ -49,7 +49,7 @@ class PreemptibleRequest(Protocol):
         """Refuse the request."""
 
 
-class RunningBatch:
+class RunningBatchRequests:
     """The running batch requests of one agent."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.health.preemption import notice_s
+from penstock.health.preemption_notice import notice_s
 
 
 @pytest.mark.parametrize(

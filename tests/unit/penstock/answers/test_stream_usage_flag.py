@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.answers.usage_request import UsageRequests, ask_for_usage
+from penstock.answers.stream_usage_flag import UsageRequests, ask_for_usage
 
 REFUSED_FOR_S = 600.0
 """As documented, and not imported: a test fails if a tuned constant changes."""

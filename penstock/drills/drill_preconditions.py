@@ -17,7 +17,7 @@ from penstock.policy.service_objective import within_text
 from penstock.rollout.objective_analysis import ObjectiveCounts, counted, merge_counts
 
 
-class Situation(msgspec.Struct, frozen=True):
+class FleetBeforeDrill(msgspec.Struct, frozen=True):
     """The fleet before a drill."""
 
     newest: Drill | None
@@ -34,7 +34,7 @@ class Situation(msgspec.Struct, frozen=True):
     """Attainment of the service objectives in the last minutes."""
 
 
-def refusal(request: DrillRequest, policy: Policy, now_is: Situation) -> str | None:
+def refusal(request: DrillRequest, policy: Policy, now_is: FleetBeforeDrill) -> str | None:
     """Returns the reason why a drill may not begin; None if it may begin unless `missing_without` finds a shortfall."""
     if now_is.newest is not None and not now_is.newest.is_over:
         return f"drill {now_is.newest.number} is under way, and there is one at a time"

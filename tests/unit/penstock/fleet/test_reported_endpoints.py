@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition, EndpointReport
-from penstock.fleet.endpoint_view import MAX_LIST_AGE_S, endpoints, omitted_endpoints
 from penstock.fleet.report import AgentReport
+from penstock.fleet.reported_endpoints import MAX_LIST_AGE_S, endpoints, omitted_endpoints
 from penstock.fleet.snapshot import MAX_COUNT, ReportVerdict, Snapshot, add_report
 from tests.support.reports import endpoint
 from tests.unit.penstock.fleet.test_snapshot import POLICY, report
