@@ -47,7 +47,7 @@ WANTED_S: Final = 2.0
 """Time (s) for which a request that found no ready endpoint counts as load."""
 
 WITHOUT_ROOM_S: Final = 30.0
-"""Time (s) for which other regions are told that no memory has room for a model, after a request has needed it."""
+"""Time (s) for which other regions receive that no memory has room for a model, after a request has needed it."""
 
 NO_ROOM: Final = "no room for "
 """Begins the text of a model that does not fit into the memory of an endpoint."""

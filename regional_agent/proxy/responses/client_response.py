@@ -55,7 +55,7 @@ class ResponseHeaders:
             lines += b"request-id: " + request_id + b"\r\n"
         if endpoint:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
-        if context.request.header(IDEMPOTENCY_KEY_HEADER) is not None:
+        if IDEMPOTENCY_KEY_HEADER in context.request.by_name:
             lines += _NOT_REPLAYED
         if context.model != context.asked_for:
             lines += b"x-penstock-model: %b\r\n" % context.model.encode()
