@@ -195,6 +195,14 @@ class Placement(Reservation[Member]):
             expected_s += view.service_s * self.streams / view.slots
         return expected_s
 
+    def output_by(self, now: float) -> float:
+        """Tokens that an answer that is not streamed should have by `now` (s); 0 if the speed is not learned yet."""
+        decode_s = self.decode_us / MICROSECONDS
+        if self.estimate.streaming or not decode_s or not self.is_text or self.endpoint.learner.learned is None:
+            return 0.0
+        began_at = self.since + self.expected_first_byte_s() - decode_s
+        return (now - began_at) / decode_s * self.estimate.work.decode_s / self.estimate.cost.output_unit_s
+
     @property
     def uncached_s(self) -> float:
         """Prefill (s, reference) that the endpoint's cache does not spare."""

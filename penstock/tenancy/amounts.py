@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.ledger.prices import Rate
+
 ROUNDING: Final = 2e-6
 """Amount by which sums of fractions and of rounded leases (`fleet_budgets.QUANTUM`) may differ from what they stand
 for: ten requests of a tenth use a budget of one, not nine."""
@@ -25,3 +27,5 @@ class Amounts:
         self.money = 0.0
         self.most_money = 0.0
         """What the request costs at most, of which it reserves what is left; 0 if `money` is known."""
+        self.price: Rate | None = None
+        """Price of the tokens of the request, if a budget of money limits it."""

@@ -40,6 +40,7 @@ def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -
             amounts.most_output_tokens = inf if ask.max_tokens is None else float(ask.max_tokens * ask.count)
     if price is not None:
         units = cost_units(cost, decode_s)
+        amounts.price = price if cost.unit is _TOKEN else None
         amounts.money = price.amount(amounts.input_tokens, 0.0, amounts.output_tokens, units)
         if amounts.output_tokens:
             most = amounts.most_output_tokens

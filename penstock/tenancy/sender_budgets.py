@@ -20,6 +20,9 @@ FIRST_TOKENS: Final = 8.0 * ANSWER_TOKENS
 NEW_WEIGHT: Final = 1.0 / 8.0
 """Weight of the newest answer in the mean that replaces it."""
 
+AHEAD: Final = 2.0
+"""Length for which an answer that is longer than expected reserves output, in lengths that it has reached."""
+
 NO_AMOUNTS: Final = Amounts(0.0)
 """The amounts of a request that gives back everything."""
 
@@ -145,6 +148,17 @@ class BudgetReservation:
             meter = meters[index]
             meter.settle(meter.amount_of(reserved), meter.amount_of(actual), now)
 
+    def answer_grew(self, output_tokens: float) -> None:
+        """Reserve output for twice the length that an answer has reached, once that is more than was reserved: the
+        longer an answer is already, the longer is its rest (lengths are about lognormal). The next answers may be as
+        long."""
+        amounts = self._amounts
+        if output_tokens > amounts.output_tokens and not self._is_settled:
+            if output_tokens > self.budgets.usual_tokens:
+                self.budgets.note_answer(output_tokens)
+            most, ahead = amounts.most_output_tokens, output_tokens * AHEAD
+            self.outgrown(0.0, ahead if ahead < most else output_tokens if output_tokens > most else most)
+
     def outgrown(self, input_tokens: float, output_tokens: float) -> None:
         """Reserve what has been used, where it is more than was reserved, so that later requests are refused.
 
@@ -162,6 +176,9 @@ class BudgetReservation:
             amounts.output_tokens = output_tokens
         if input_tokens > amounts.input_tokens:
             amounts.input_tokens = input_tokens
+        if amounts.price is not None:
+            money = amounts.price.amount(amounts.input_tokens, 0.0, amounts.output_tokens)
+            amounts.money = money if money > amounts.money else amounts.money
         for meter, amount in zip(meters, before, strict=True):
             meter.extend(meter.amount_of(amounts) - amount)
 

@@ -325,7 +325,9 @@ class PickedRequest:
         if now > context.deadline_at:
             self.end(Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed"))
         elif state is _S.PICKED and attempt is not None and context.request.whole:
-            attempt.waits(now)
+            expected_tokens = attempt.waits(now)
+            if context.reservation is not None:
+                context.reservation.answer_grew(expected_tokens)
             limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
             if self._targets is not None and self._targets.is_lost():
                 self.end(self._region_lost("the serving region has failed", is_cut=True))

@@ -292,7 +292,9 @@ def while_awaiting(
         overdue: why the target is overdue, which ends the request, since it may have started; empty to wait.
     """
     if context.request.whole:
-        attempt.waits(now)
+        expected_tokens = attempt.waits(now)
+        if context.reservation is not None:
+            context.reservation.answer_grew(expected_tokens)
     if attempt.peer_failed():
         attempt.unreachable(context, broke=True)
         return RetryReason.CLOSED_EARLY

@@ -220,15 +220,19 @@ class LocalAttempt(Placement[Endpoint]):
             self._services.endpoints.failures.began(self.broken_before)
             self.broken_before = None
 
-    def waits(self, now: float) -> None:
+    def waits(self, now: float) -> float:
         """Record that no byte of the response has arrived by `now` (s). Called a few times a second.
 
         Releases the prefill of a response that is not streamed once the prefill should have ended.
+
+        Returns:
+            The tokens that the answer should have by now, if it is not streamed.
         """
         if self.prefill_is_due(now):
             self._prefilled()
         if self._is_evidence():
             self.endpoint.progress.waits(self.awaited(), now)
+        return self.output_by(now)
 
     def _prefilled(self) -> None:
         """Release the prefill. After that of a long prompt, the endpoint may take another one."""

@@ -99,8 +99,9 @@ class ForwardedAttempt:
     def progressed(self, now: float) -> None:
         """Do nothing: the serving region evaluates the health of its endpoint."""
 
-    def waits(self, now: float) -> None:
-        """Do nothing: this agent holds no reservation."""
+    def waits(self, now: float) -> float:
+        """Return 0: this agent does not know the speed of the endpoint."""
+        return 0.0
 
     def waits_for_chunk(self, since: float, now: float) -> None:
         """Do nothing: this agent holds no reservation."""

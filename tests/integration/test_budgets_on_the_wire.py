@@ -264,7 +264,7 @@ async def test_a_long_stream_takes_from_a_budget_while_it_runs(tmp_path: Path) -
         running = asyncio.ensure_future(ask(agent, body=FREE))
         await until(lambda: len(gpu.requests) == 1)
         found = meter(agent, BudgetUnit.TOKENS)
-        await until(lambda: found.held > 1_000.0)
+        await until(lambda: found.held > 2_400.0)
         refused = await ask(agent, body=FREE)
         assert refused.status == 429
         assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
@@ -272,6 +272,26 @@ async def test_a_long_stream_takes_from_a_budget_while_it_runs(tmp_path: Path) -
         assert (await running).status == 200
         await until(lambda: found.held == 0.0)
         assert found.used > 1_000.0
+
+
+@pytest.mark.parametrize("through_envoy", [False, True])
+async def test_a_long_answer_that_is_not_streamed_takes_from_a_budget_by_its_time(
+    tmp_path: Path, through_envoy: bool
+) -> None:
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limited(agent, Budget(BudgetUnit.TOKENS, STEADY, burst=10_000.0))
+        (endpoint,) = agent.router.local.endpoints.every()
+        for _ in range(100):
+            # A token takes a millisecond.
+            endpoint.learner.saw_end(1.0, 0.1, 1.0, time.monotonic())
+        chat = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}).encode()
+        if through_envoy:
+            stream = PickerStream(parts_of(agent))
+            stream.receive(head(), body(chat))
+        else:
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(chat))
+        await until(lambda: len(agent.budgets) == 1 and meter(agent, BudgetUnit.TOKENS).held > 4_000.0)
 
 
 async def test_answers_that_are_longer_than_expected_do_not_exceed_money_together(tmp_path: Path) -> None:

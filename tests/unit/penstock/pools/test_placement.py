@@ -97,3 +97,29 @@ def test_what_an_estimate_lacked_before_a_tenant_joined_does_not_count_against_t
     before_s = counter.received_s
     placement.end_charge(108.0, 8.0, None)
     assert counter.received_s - before_s == pytest.approx((8.0 - 4.0) * (108.0 - 106.0) / (108.0 - 100.0))
+
+
+@pytest.mark.parametrize(
+    ("cost", "streaming", "in_flight", "decode_s", "completions", "tokens"),
+    [
+        (TOKENS, False, 0, 6.0, 4, 600.0),
+        (TOKENS, False, 4, 6.0, 4, 600.0),  # the requests of the endpoint precede this one
+        (TOKENS, False, 0, 6.0, 3, 0.0),  # the speed is not learned
+        (TOKENS, True, 0, 6.0, 4, 0.0),
+        (TOKENS, False, 0, 0.0, 4, 0.0),
+        (Cost(), False, 0, 6.0, 4, 0.0),
+    ],
+)
+def test_the_tokens_of_a_whole_answer_follow_from_the_speed_of_its_endpoint(
+    cost: Cost, streaming: bool, in_flight: int, decode_s: float, completions: int, tokens: float
+) -> None:
+    view = EndpointView("gpu-1", slots=4, limit=8, ready=True, in_flight=in_flight, service_s=10.0)
+    account = EndpointAccount(view, "")
+    for _ in range(completions):
+        account.learner.saw_end(1.0, 2.0, 1.0, 0.0)
+    estimate = WorkEstimate("tenant", "m", cost, CostInputs(0), Work(2.0, decode_s), streaming)
+    placement = Placement(account, estimate, 0.0, 100.0)
+    ends_at = 100.0 + placement.expected_first_byte_s()
+    assert placement.output_by(ends_at) == pytest.approx(tokens)
+    lasts_s = placement.decode_us / 1e6
+    assert placement.output_by(ends_at + lasts_s) == pytest.approx(2.0 * tokens)

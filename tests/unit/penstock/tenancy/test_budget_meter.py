@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.ledger.prices import Rate
+from penstock.policy.kinds.billing import ModelPrice
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss
 from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
@@ -518,6 +520,37 @@ class TestSender:
         stream.settle(answering(1_950.0), 1.0)
         stream.outgrown(0.0, 9_000.0)
         assert (tokens.held, tokens.used) == (0.0, 1_990.0)
+
+    def test_an_answer_that_is_longer_than_expected_reserves_twice_its_length(self) -> None:
+        of = sender(Budget(BudgetUnit.OUTPUT_TOKENS, 1e9))
+        of.usual_tokens = 211.0
+        (meter,), limited = of.meters, answering()
+        limited.most_output_tokens = 600.0
+        free, until_600 = of.reserve(answering(), 0.0), of.reserve(limited, 0.0)
+        assert isinstance(free, BudgetReservation)
+        assert isinstance(until_600, BudgetReservation)
+        for tokens, held in ((200.0, 422.0), (250.0, 1_000.0), (400.0, 1_000.0), (550.0, 1_700.0), (900.0, 2_000.0)):
+            free.answer_grew(tokens)
+            until_600.answer_grew(tokens)
+            assert meter.held == held, f"{tokens} tokens so far"
+        assert of.usual_tokens > 211.0, "the next one may be as long"
+        until_600.give_back(1.0)
+        free.give_back(1.0)
+        free.answer_grew(9_000.0)
+        assert meter.held == 0.0
+
+    def test_tokens_beyond_the_reservation_cost_money_while_they_come(self) -> None:
+        of, amounts = sender(Budget(BudgetUnit.MONEY_PER_DAY, 100.0)), costing(1.0, 4.0)
+        amounts.price = Rate(ModelPrice("chat", 1e6, 0.0, 2e6))
+        session = of.reserve(amounts, 0.0)
+        assert isinstance(session, BudgetReservation)
+        (meter,) = of.meters
+        for tokens, held in (((1.0, 1.0), 4.0), ((10.0, 20.0), 50.0), ((50.0, 60.0), 170.0)):
+            session.outgrown(*tokens)
+            assert meter.held == held
+        assert of.reserve(costing(1.0, 4.0), 0.0) is meter
+        session.settle(costing(170.0, 0.0), 1.0)
+        assert (meter.held, meter.spent) == (0.0, 170.0)
 
     @pytest.mark.parametrize("limit", [10_000.0, 60_000.0])
     def test_ordinary_traffic_is_not_refused(self, limit: float) -> None:
