@@ -113,6 +113,8 @@ class BatchUsage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     models: tuple[str, ...] = ()
     """The models that they name, in order; two of them where there are more."""
+    reasoning_tokens: int = 0
+    """Part of `answer_tokens`, by the responses that are results."""
 
     def plus(self, other: BatchUsage) -> BatchUsage:
         """Return the sum."""
@@ -122,6 +124,7 @@ class BatchUsage(msgspec.Struct, frozen=True):
             self.answer_tokens + other.answer_tokens,
             self.cached_tokens + other.cached_tokens,
             models,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

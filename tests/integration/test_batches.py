@@ -193,6 +193,25 @@ async def test_a_batch_shows_its_model_and_what_its_requests_have_used(
     assert sum(record.input_tokens for record in records if not record.is_overhead) == 21
 
 
+async def test_a_batch_shows_the_reasoning_tokens_of_its_chats(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 20}}
+
+    async def reasons(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        sent = json.dumps({"choices": [{"finish_reason": "stop"}], "usage": usage}).encode() if received.body else b""
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(sent), sent)
+        )
+
+    path = "/v1/chat/completions"
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": path, "body": {"model": MODEL, "messages": []}} for n in range(2)
+    ]
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    async with engine(reasons) as gpu, serving(tmp_path, gpu) as (_, client):
+        shown = (await client.ended(await client.started(content, endpoint=path)))["usage"]
+        assert (shown["output_tokens"], shown["output_tokens_details"]) == (60, {"reasoning_tokens": 40})
+
+
 async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
     monkeypatch.setattr(batch_run, "RENEW_S", 0.05)

@@ -96,8 +96,7 @@ def _usage_object(usage: BatchUsage) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.answer_tokens,
-        # Accounts have no part of the answer; clients require the number.
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.answer_tokens,
     }
 

@@ -11,8 +11,10 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.jobs.batches.batch_state import BatchState
+from penstock.jobs.job_records import BatchUsage
 
 MAX_RUNS: Final = 3
 """Runs of a request whose engine failed; the last response is its result."""
@@ -98,6 +100,36 @@ def problem_of(status: int, body: bytes) -> tuple[str, str] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "response_not_json", f"the response with status {status} is not JSON"
     return None
+
+
+class _Details(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens_details: _Details | None = None
+    """Of a chat."""
+    output_tokens_details: _Details | None = None
+    """Of a response of `/v1/responses`."""
+
+
+class _Result(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_results: Final = msgspec.json.Decoder(_Result)
+
+
+def with_reasoning(usage: BatchUsage, body: bytes) -> BatchUsage:
+    """What a request has used, with the reasoning tokens that its response states."""
+    if not usage.answer_tokens or body.find(b'"reasoning_tokens"') < 0:
+        return usage
+    try:
+        stated = _results.decode(body).usage or _Usage()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return usage
+    details = stated.completion_tokens_details or stated.output_tokens_details or _Details()
+    return replace(usage, reasoning_tokens=max(0, min(details.reasoning_tokens, usage.answer_tokens)))
 
 
 def result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:

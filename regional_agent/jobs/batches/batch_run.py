@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batches.batch_state import BatchState, end_running
-from penstock.jobs.batches.item_results import OPENAI_LINES, UNRUN, problem_of
+from penstock.jobs.batches.item_results import OPENAI_LINES, UNRUN, problem_of, with_reasoning
 from penstock.jobs.batches.item_results import request_id as request_id_of
 from penstock.jobs.batches.line_splitter import LineSplitter
 from penstock.jobs.batches.message_batch import MESSAGE_LINES
@@ -301,7 +301,7 @@ class BatchRun:
             problem = problem_of(found.status, found.body)
             if problem is None:
                 text = self._lines.result(request_id, line.custom_id, found.status, found.body)
-                results.add(number, text, usage, is_error=found.status >= 400)
+                results.add(number, text, with_reasoning(usage, found.body), is_error=found.status >= 400)
                 return
         else:
             problem = "response_incomplete", found

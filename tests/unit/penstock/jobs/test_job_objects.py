@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object, job_state
 from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.batches.batch_view import batch_object
-from penstock.jobs.batches.item_results import request_id
+from penstock.jobs.batches.item_results import request_id, with_reasoning
 from penstock.jobs.batches.message_batch import message_batch_object
 from penstock.jobs.batches.new_batch import mismatches
 from penstock.jobs.batches.request_line import LineProblem
@@ -298,15 +298,34 @@ def test_a_line_has_one_request_in_every_run() -> None:
     assert all(len(each) == 32 for each in found)
 
 
+@pytest.mark.parametrize(
+    ("body", "reasoning_tokens"),
+    [
+        (b'{"usage":{"completion_tokens_details":{"reasoning_tokens":7}}}', 7),
+        (b'{"usage":{"completion_tokens_details":null,"output_tokens_details":{"reasoning_tokens":6,"x":1}}}', 6),
+        (b'{"usage":{"output_tokens_details":{"reasoning_tokens":99}}}', 9),
+        (b'{"usage":{"output_tokens_details":{"reasoning_tokens":-1}}}', 0),
+        (b'{"usage":{"output_tokens_details":{"reasoning_tokens":"7"}}}', 0),
+        (b'{"usage":{"output_tokens_details":{"reasoning_tokens":null}}}', 0),
+        (b'{"usage":null,"text":"reasoning_tokens"}', 0),
+        (b'["reasoning_tokens"]', 0),
+        (b"{}", 0),
+    ],
+)
+def test_reasoning_tokens_are_those_of_the_result_and_a_part_of_the_answer(body: bytes, reasoning_tokens: int) -> None:
+    assert with_reasoning(BatchUsage(1, 9), body) == BatchUsage(1, 9, reasoning_tokens=reasoning_tokens)
+    assert with_reasoning(BatchUsage(1, 0), body) == BatchUsage(1, 0)
+
+
 def test_usage_of_parts_of_a_batch_is_added() -> None:
     first, second = (
-        BatchCounts(1, 2, 1, BatchUsage(1, 2, 3, ("b",))),
-        BatchCounts(10, 20, 10, BatchUsage(10, 20, 30, ("b",))),
+        BatchCounts(1, 2, 1, BatchUsage(1, 2, 3, ("b",), 4)),
+        BatchCounts(10, 20, 10, BatchUsage(10, 20, 30, ("b",), 40)),
     )
-    assert first.plus(second) == BatchCounts(11, 22, 11, BatchUsage(11, 22, 33, ("b",)))
+    assert first.plus(second) == BatchCounts(11, 22, 11, BatchUsage(11, 22, 33, ("b",), 44))
     several = first.plus(BatchCounts(usage=BatchUsage(models=("a",)))).plus(
         BatchCounts(usage=BatchUsage(models=("c",)))
     )
-    assert several.usage == BatchUsage(1, 2, 3, ("a", "b"))
+    assert several.usage == BatchUsage(1, 2, 3, ("a", "b"), 4)
     claim = replace(CLAIM, counts=several)
     assert batch_object(RECORD, claim, None, cancelling_at=None, now=1.0)["model"] is None
