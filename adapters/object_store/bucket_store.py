@@ -24,6 +24,9 @@ TIMEOUT: Final = timedelta(seconds=20)
 MAX_RETRIES: Final = 2
 """Retries of obstore itself; the callers try again later."""
 
+NAMES_AT_ONCE: Final = 1000
+"""Number of names that buckets return for one request."""
+
 MAX_MESSAGE: Final = 300
 """Maximum number of characters of a message of the store."""
 
@@ -99,6 +102,15 @@ class BucketStore:
             for batch in obstore.list(self._store, prefix=folder or None):
                 for found in batch:
                     yield StoredObject(found["path"], found["size"], found["last_modified"].timestamp())
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+    def names(self, folder: str, after: str) -> Iterable[str]:
+        """Return the names of the objects in a folder that come after a name; Azure reads those before it, too."""
+        try:
+            for batch in obstore.list(self._store, prefix=folder, offset=f"{folder}/{after}", chunk_size=NAMES_AT_ONCE):
+                for found in batch:
+                    yield found["path"].rpartition("/")[2]
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 

@@ -111,6 +111,17 @@ class FolderStore:
             raise _unavailable(error, start) from None
         return sorted(found)
 
+    def names(self, folder: str, after: str) -> Sequence[str]:
+        """Return the names of the files in a folder that come after a name."""
+        try:
+            found = os.listdir(self.root / folder)
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            raise _unavailable(error, self.root / folder) from None
+        self._check()
+        return sorted(name for name in found if name > after and not name.startswith("."))
+
     def sign(self, paths: Sequence[str], valid_s: float, method: SignedMethod = "GET") -> Sequence[str]:
         """Raise StoreUnavailable: a folder has no URLs."""
         raise StoreUnavailable("a store in a folder signs no URLs")

@@ -47,5 +47,9 @@ class ObjectStore(Protocol):
     def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all objects below a folder, by path; none if it does not exist."""
 
+    def names(self, folder: str, after: str) -> Iterable[str]:
+        """Return the names of the objects directly in a folder that come after a name, in their order. A bucket reads
+        them as they are used; a folder returns them at once, as a list."""
+
     def delete(self, path: str) -> None:
         """Remove an object; nothing if it does not exist."""

@@ -10,12 +10,24 @@ from msgspec.structs import replace
 
 from adapters.object_store.folder_store import FolderStore
 from adapters.object_store.object_store import StoreUnavailable
+from regional_agent.jobs.storage import page
 from tests.integration.test_async_requests import ended
 from tests.integration.test_batches import serving
-from tests.support.jobs import EMBEDDINGS, embeds, input_file, job_store
+from tests.support.jobs import EMBEDDINGS, JobClient, embeds, input_file, job_store
 from tests.support.planet import MODEL
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, s3_address, s3_server
 from tests.support.sockets import engine
+
+
+async def listed(client: JobClient, path: str, **query: str) -> list[str]:
+    """Read a list in pages of one."""
+    found: list[str] = []
+    while True:
+        cursor = {"after": found[-1]} if found else {}
+        shown = (await client.http.get(path, params={"limit": "1", **query, **cursor})).json()
+        found += [each["id"] for each in shown["data"]]
+        if not shown["has_more"]:
+            return found
 
 
 async def test_without_the_policy_there_are_no_urls(tmp_path: Path) -> None:
@@ -57,6 +69,11 @@ async def test_files_and_results_are_read_from_the_bucket(
             accepted = await client.http.post(EMBEDDINGS, json=body, headers={"prefer": "respond-async"})
             job = accepted.json()["id"]
             await ended(client, job)
+            assert await listed(client, "/v1/files") == [batch["output_file_id"], file]
+            assert await listed(client, "/v1/jobs") == [job]
+            monkeypatch.setattr(page, "FEW", 1)
+            for path, ids in (("/v1/files", [file, batch["output_file_id"]]), ("/v1/jobs", [job])):
+                assert await listed(client, path, order="asc") == ids == (await listed(client, path))[::-1]
             (result,) = (await client.http.get(f"/v1/jobs/{job}/urls")).json()["data"]
             assert (await http.get(result["url"])).content == (await client.http.get(f"/v1/jobs/{job}/result")).content
             unsigned = result["url"].partition("?")[0]

@@ -64,7 +64,7 @@ class FilesApi:
             is_shown = record is not None and purpose in ("", record.purpose)
             return file_object(record, self._retention_s) if record is not None and is_shown else None
 
-        return ListedStore(self._store, store_paths.files(self._tenant), show)
+        return ListedStore(self._store, store_paths.files(self._tenant), show, store_paths.FILE)
 
 
 async def signed_urls(storage: JobStorage, parts: Sequence[tuple[str, int]], valid_s: int | UnsetType) -> Answer:

@@ -169,7 +169,7 @@ class JobsApi:
             record = await self._record(job)
             return None if record is None else await self._object(record)
 
-        return ListedStore(self._opened, store_paths.jobs(self._sender.tenant), show)
+        return ListedStore(self._opened, store_paths.jobs(self._sender.tenant), show, store_paths.JOB)
 
     async def _find(self, job: str) -> AsyncRequest:
         record = await self._record(job)

@@ -20,6 +20,9 @@ from regional_agent.jobs.storage.page import Page, page_of
 OTHER_TIMEOUT_S: Final = 5.0
 """Maximum time (s) for which a list waits for a read of a store other than that of the region."""
 
+SHOWN_AT_ONCE: Final = 8
+"""Number of items of a list that are read at a time."""
+
 log = structlog.get_logger()
 
 _Read = TypeVar("_Read")
@@ -33,7 +36,7 @@ class ListedStore(NamedTuple):
     """Folder of the records."""
     show: Callable[[str], Awaitable[dict[str, Any] | None]]
     """Returns what the list shows of an identifier; None for what was deleted or is not asked for."""
-    prefix: str = ""
+    prefix: str
     """Selects the identifiers that have it."""
 
 
@@ -52,10 +55,10 @@ class MergedList:
         """Read a page. Raises StoreUnavailable."""
         while True:
             names, self.more = await self._names(page)
-            for name, listed in names:
-                item = await self._read(listed, partial(listed.show, name))
-                if item is not None:
-                    self.items.append(item)
+            for start in range(0, len(names), SHOWN_AT_ONCE):
+                some = names[start : start + SHOWN_AT_ONCE]
+                shown = (self._read(listed, partial(listed.show, name)) for name, listed in some)
+                self.items += [item for item in await asyncio.gather(*shown) if item is not None]
             # With a purpose, few of the names may be shown: one more says whether there are further ones.
             enough = page.limit + 1 if page.purpose else page.limit
             if not self.more or page.before or len(self.items) >= enough:
@@ -95,6 +98,8 @@ class MergedList:
         except (StoreUnavailable, TimeoutError) as error:
             if is_own:
                 raise
+            if listed not in self._stores:
+                return None
             if not isinstance(error, StoreSilent):
                 log.warning("the job store failed", store=listed.store.document.name, error=str(error) or "timeout")
             self._stores.remove(listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, TypeVar
@@ -120,6 +120,24 @@ class JobStorage:
             return sorted(found)
 
         return await self._run(listed)
+
+    async def choose(self, folder: str, choice: Callable[[Callable[[str], Iterable[str]]], _Result]) -> _Result:
+        """Return what `choice` returns, which reads names of objects in a folder: those after a name, see
+        `ObjectStore.names`. It runs in a thread."""
+
+        def chosen(store: ObjectStore) -> _Result:
+            def responded(names: Iterable[str]) -> Iterator[str]:
+                for name in names:
+                    self._silence.responded(time.monotonic())
+                    yield name
+
+            def after(name: str) -> Iterable[str]:
+                found = store.names(folder, name)
+                return found if isinstance(found, list) else responded(found)
+
+            return choice(after)
+
+        return await self._run(chosen)
 
     async def delete(self, path: str) -> None:
         """Remove an object; nothing if it does not exist."""
