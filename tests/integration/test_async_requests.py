@@ -281,6 +281,36 @@ async def test_another_agent_runs_what_a_stopped_agent_accepted(tmp_path: Path) 
         assert len(gpu.requests) == 1
 
 
+async def test_a_job_is_claimed_without_a_look_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 10_000.0)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        for number in range(3):
+            job = (await submit(client, BODY | {"input": f"text {number}"})).json()["id"]
+            assert (await ended(client, job))["status"] == "completed"
+        assert (await client.ended(await client.started(input_file(2))))["status"] == "completed"
+
+
+async def test_of_two_agents_the_one_with_room_runs_what_the_other_has_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    store = job_store(tmp_path / "store", concurrency=1)
+    async with (
+        engine(never_responds) as one_gpu,
+        engine(embeds) as other_gpu,
+        running_agent(tmp_path / "1", [one_gpu.address], job_store=store, name="one") as first,
+        JobClient(first.traffic) as client,
+    ):
+        held = (await submit(client)).json()["id"]
+        await until(lambda: len(one_gpu.requests) == 1)
+        waiting = [(await submit(client, BODY | {"input": f"text {number}"})).json()["id"] for number in range(3)]
+        async with running_agent(tmp_path / "2", [other_gpu.address], job_store=store, name="two"):
+            for job in waiting:
+                assert (await ended(client, job))["status"] == "completed"
+        assert (await client.http.get(f"/v1/jobs/{held}")).json()["status"] == "in_progress"
+        assert (len(one_gpu.requests), len(other_gpu.requests)) == (1, 3)
+
+
 async def test_a_response_above_the_limit_ends_at_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_jobs, "MAX_RESULT_BYTES", 100)
 
