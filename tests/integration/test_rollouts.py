@@ -32,7 +32,14 @@ from tests.support.git_repositories import PolicyRepository, bundle_files
 from tests.support.wait import found, until_async
 
 SPILLOVER = (PLANET / "spillover.yaml").read_bytes()
-RULES = rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=12, acknowledge_timeout_s=60, watch_s=3)
+
+
+def rules(canary_s: int) -> bytes:
+    return rollout_rules(shadow_s=1, canary_regions="[eu-es]", canary_s=canary_s, acknowledge_timeout_s=60, watch_s=3)
+
+
+RULES = rules(12)
+UNTIL_PROMOTED = rules(3600)
 
 
 def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:
@@ -40,9 +47,10 @@ def files(target: str = "0.8", rules: bytes = RULES) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> PolicyRepository:
+def repository(tmp_path: Path, request: pytest.FixtureRequest) -> PolicyRepository:
+    """A repository with a policy, whose rules of rollouts are the parameter."""
     origin = PolicyRepository(tmp_path / "policy.git")
-    origin.commit(files())
+    origin.commit(files(rules=getattr(request, "param", RULES)))
     return origin
 
 
@@ -165,6 +173,7 @@ async def test_a_rejection_rolls_back_although_the_leader_fails(
         assert set((await reported(store)).values()) == {third}
 
 
+@pytest.mark.parametrize("repository", [UNTIL_PROMOTED], indirect=True, ids=["long canary"])
 async def test_an_operator_controls_a_rollout_from_the_command_line(
     servers: list[ControlPlaneServer],
     repository: PolicyRepository,
@@ -183,7 +192,7 @@ async def test_an_operator_controls_a_rollout_from_the_command_line(
     async with ApplyingAgents(store, [server.url for server in servers]):
         first = await operator.until(leader, lambda status: is_in(status, Phase.DONE, 1))
         assert first.policy.digest is not None
-        repository.commit(files("0.7"), message=b"Fill pools less")
+        repository.commit(files("0.7", UNTIL_PROMOTED), message=b"Fill pools less")
         await operator.until(leader, lambda status: is_in(status, Phase.CANARY))
         code, reported = await penstock("rollout", "halt", "--reason", "let me look")
         assert (code, "canary_held" in reported) == (0, True)
