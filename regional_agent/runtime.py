@@ -205,13 +205,12 @@ class AgentRuntime:
         self.endpoints.serves_elsewhere = lambda model: bool(self.peers.waits_s(model))
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
         self.object_queries = ObjectQueryReader(region, sessions, self.config)
+        others_know = others.waits_s, others.regions_with, lambda: self.shared_load.is_complete
         self.on_demand = OnDemandModels(
             self.endpoints,
             self.queue,
             WakeHooks(agent, pools.endpoints, settings.wake_token_file, redis),
-            OtherParts(
-                region, others.waits_s, others.regions_with, lambda: self.shared_load.is_complete, self.demand.report
-            ),
+            OtherParts(region, *others_know, self.demand.report, others.in_use),
             rng,
         )
         metrics.on_demand.models = self.on_demand

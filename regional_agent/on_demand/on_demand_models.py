@@ -16,10 +16,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from penstock.fleet.report import DemandReport
-from penstock.health.endpoint_health import EndpointState
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full, missing
-from penstock.on_demand.wake_history import MIN_OVERDUE_S, StepWakes, overdue_after_s
+from penstock.on_demand.wake_history import StepWakes, overdue_after_s
 from penstock.planning.plan import RegionPlan, VersionShare
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
@@ -28,6 +27,7 @@ from penstock.policy.policy import Policy
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.on_demand.awake_endpoints import is_awake, is_unread, serving, sleeps, use_of
 from regional_agent.on_demand.model_memory import (
     ModelMemory,
     Place,
@@ -71,6 +71,8 @@ class OtherParts(NamedTuple):
     """Whether the load of the region's other agents is known; without it, no endpoint falls asleep."""
     demand: Callable[[], Iterable[DemandReport]] = tuple
     """Returns the demand of this agent's clients."""
+    in_use: Callable[[str], Mapping[str, int]] = lambda model: {}
+    """Returns the slots of a model that are in use in other regions."""
 
 
 class OnDemandModels:
@@ -146,7 +148,7 @@ class OnDemandModels:
         if known is None:
             return None
         self._wanted_at[model.name] = now = self._clock()
-        self._needed[model.name] = now, _serving(self._awake(model.name)) + 1
+        self._needed[model.name] = now, serving(self._awake(model.name)) + 1
         ready_in_s = self._ready_in_s(known, now)
         if ready_in_s == inf:
             if not self._asleep(known):
@@ -162,12 +164,17 @@ class OnDemandModels:
     def wanted_by(self, origin: str, model: str) -> None:
         """Count a request of another region's clients, unless a nearer region has an endpoint of the model that the
         request may use. Which requests are meant is unknown, so it counts if this is the nearest region for any."""
-        policy, region = self._policy, self._others.region
-        if policy is None or model not in self._models or origin not in policy.regions:
-            return
-        regions = self._others.regions_with(model) | {region}
-        if any(policy.nearest_first(origin, regions & scope)[0] == region for scope in self._scopes if origin in scope):
+        if model in self._models and self._is_nearest(origin, model):
             self._wanted_at[model] = self._clock()
+
+    def _is_nearest(self, origin: str, model: str) -> bool:
+        """Whether this is the nearest region with an endpoint of a model for any request that enters in another one."""
+        policy, region = self._policy, self._others.region
+        if policy is None or origin not in policy.regions:
+            return False
+        regions = self._others.regions_with(model) | {region}
+        scopes = (scope for scope in self._scopes if origin in scope)
+        return any(policy.nearest_first(origin, regions & scope)[0] == region for scope in scopes)
 
     def can_wake_any(self) -> bool:
         """Whether the region has a model of which an endpoint sleeps or wakes."""
@@ -217,7 +224,7 @@ class OnDemandModels:
         ):
             idle = self._due(Action.SLEEP, [each for each in awake if sleeps_alone(each, on_demand)], name)
             if idle:
-                self.attempts.let_sleep(min(idle, key=partial(_use, name)), name, on_demand)
+                self.attempts.let_sleep(min(idle, key=partial(use_of, name)), name, on_demand)
 
     def _wake(self, model: Model, most: float = inf, for_requests: float = inf) -> None:
         """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first.
@@ -251,7 +258,7 @@ class OnDemandModels:
         name, policy = model.name, self._policy
         # An endpoint that operators drain, or that fails, may sleep when it returns.
         every = [each for each in self._endpoints.every() if name in each.spec.models and not each.spec.burst]
-        if policy is None or not all(_is_awake(each, name) and not self.attempts.is_busy(each, name) for each in every):
+        if policy is None or not all(is_awake(each, name) and not self.attempts.is_busy(each, name) for each in every):
             self._wake(model)
             return
         del self._models[name]
@@ -293,9 +300,9 @@ class OnDemandModels:
         overdue_s = overdue_after_s(self._cold_start_s(model))
         waking = sum(now - since < overdue_s for since in self.attempts.waking_since(name))
         # Another agent may have woken an endpoint that answers this agent's synthetic requests now.
-        coming = [each for each in self._configured(name) if _is_unread(each) or each in self._warming(name)]
+        coming = [each for each in self._configured(name) if is_unread(each) or each in self._warming(name)]
         waking += sum(not self.attempts.is_busy(each, name) for each in coming)
-        return PoolSeen(_serving(awake), waking, load, mean_slots)
+        return PoolSeen(serving(awake), waking, load, mean_slots)
 
     def _next_step(self, model: str) -> VersionShare | None:
         """Return the share of a new version for the next step of whose rollout endpoints wake; None if none is due."""
@@ -306,12 +313,16 @@ class OnDemandModels:
         return next((share for share in due if plan.version_share(policy, share.name) is share), None)
 
     def _load_at(self, step: VersionShare) -> float:
-        """Return the requests of this region that a rollout gives a new version with its next step, at least one: the
-        step waits for endpoints with slots for it."""
+        """Return the requests that a rollout gives a new version here with its next step, at least one: the step waits
+        for endpoints with slots for it. Requests that run where no endpoint of it is go to the nearest region."""
         assert self._policy is not None
         names = [each.model for each in self._policy.versions[step.name].versions]
-        pools = [self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names]
-        return max(1.0, sum(pools) * step.next_percent / WHOLE_PERCENT)
+        load = sum(self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names)
+        elsewhere = self._others.regions_with(step.to)
+        for name in names:
+            without = {region: used for region, used in self._others.in_use(name).items() if region not in elsewhere}
+            load += sum(used for region, used in without.items() if used and self._is_nearest(region, step.to))
+        return max(1.0, load * step.next_percent / WHOLE_PERCENT)
 
     def _finds_no_slot(self, model: str) -> bool:
         """Whether requests of this agent's clients for a model, which this region may serve, wait in other regions."""
@@ -347,8 +358,7 @@ class OnDemandModels:
 
     def _beyond(self, model: Model) -> int:
         """Return how many endpoints of a model serve besides those that have to."""
-        serving = _serving(self._awake(model.name))
-        return serving - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
+        return serving(self._awake(model.name)) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
 
     def _configured(self, model: str) -> list[Endpoint]:
         every = (each for each in self._endpoints.every() if not each.spec.burst)
@@ -367,7 +377,7 @@ class OnDemandModels:
         if not known:
             return [None] if by_webhook and self._creates(name) else []
         refused = [each for each in known if each.health.ready and name in each.reported.refused]
-        excluded = refused + [each for each in known if _is_unread(each)]
+        excluded = refused + [each for each in known if is_unread(each)]
         return [each for each in known if each.usable and each not in excluded and sleeps(each, name)]
 
     def _creates(self, model: str) -> bool:
@@ -404,36 +414,6 @@ def _state_room(endpoint: Endpoint | None, model: str, problem: str) -> None:
         endpoint.reported.wake_problem = text
 
 
-def sleeps(endpoint: Endpoint, model: str) -> bool:
-    """Whether a model of an endpoint sleeps, or what a webhook starts does not run."""
-    method = endpoint.reported.wake_methods.get(model)
-    if method is None:
-        return False
-    if method is WakeMethod.WEBHOOK:
-        return not endpoint.health.ready
-    return endpoint.health.ready and model not in endpoint.loaded_models
-
-
-def _is_unread(endpoint: Endpoint) -> bool:
-    """Whether no probe has stated yet if an endpoint sleeps; after a while it counts as one that does not serve."""
-    return endpoint.health.state is EndpointState.NEW and endpoint.now() - endpoint.out_since < MIN_OVERDUE_S
-
-
-def _is_awake(endpoint: Endpoint, model: str) -> bool:
-    return endpoint.health.ready and model in endpoint.loaded_models
-
-
 def _of(model: Model) -> OnDemand:
     assert model.on_demand is not UNSET
     return model.on_demand
-
-
-def _use(model: str, endpoint: Endpoint) -> tuple[bool, int, int]:
-    """What an endpoint can be used for, in the order in which endpoints fall asleep: one that is ejected or suspect
-    serves nothing, and a short context not every request."""
-    return endpoint.view.ready, endpoint.reported.context_tokens(model), endpoint.view.in_flight
-
-
-def _serving(awake: Iterable[Endpoint]) -> int:
-    """How many endpoints accept requests; one that is ejected or suspect is awake, and no capacity."""
-    return sum(each.view.ready for each in awake)

@@ -162,6 +162,11 @@ class PeerProber:
         views = {name: self.view(name, model, now) for name in self.regions}
         return {name: view.expected_wait_s for name, view in views.items() if view.ready}
 
+    def in_use(self, model: str) -> dict[str, int]:
+        """The slots of a model that are in use in other regions, by their last answers."""
+        now = self._clock()
+        return {name: self.view(name, model, now).in_use for name in self.regions}
+
     def regions_with(self, model: str) -> frozenset[str]:
         """The other regions that have an endpoint of a model, ready or not, or may have one that is not known yet."""
         known = {name: peer.has_endpoint(model) for name, peer in self.regions.items()}

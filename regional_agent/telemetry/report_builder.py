@@ -14,7 +14,7 @@ from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.jobs_report import JobsReport
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport, SpilloverReport, busiest_tenants
 from penstock.tenancy.refusals import MAX_REPORTED
-from regional_agent.on_demand.on_demand_models import sleeps
+from regional_agent.on_demand.awake_endpoints import sleeps
 from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_reports import EndpointReports

@@ -449,30 +449,53 @@ async def test_an_endpoint_that_another_agent_cannot_wake_holds_up_no_other(
     await other.close()
 
 
+def roll_out(agent: Agent, percent: float, following: float) -> None:
+    """Give the agent a policy and a plan in which MODEL replaces another version."""
+    models = agent.metrics.on_demand.models
+    versions = ModelVersions("chat", (Version("old", 100.0), Version(MODEL, 0.0)))
+    rollouts = {"chat": ModelRollout("chat", MODEL)}
+    models.use_policy(replace(agent.config.policy, versions={"chat": versions}, model_rollouts=rollouts))
+    share = VersionShare("chat", MODEL, percent, next_percent=following)
+    models.plan = RegionPlan("eu-de", 1, 1, "", 0.0, (), version_shares=(share,))
+
+
 async def test_a_new_version_wakes_for_the_next_step_of_its_rollout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(3)]
         agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, idle_s=0.2, scale_to_zero=True))
-        models, pool = agent.metrics.on_demand.models, agent.endpoints.pools[MODEL]
-        versions = ModelVersions("chat", (Version("old", 100.0), Version(MODEL, 0.0)))
-        rollouts = {"chat": ModelRollout("chat", MODEL)}
-        policy = replace(agent.config.policy, versions={"chat": versions}, model_rollouts=rollouts)
-        models.use_policy(policy)
-
-        def use_plan(percent: float, following: float) -> None:
-            share = VersionShare("chat", MODEL, percent, next_percent=following)
-            models.plan = RegionPlan("eu-de", 1, 1, "", 0.0, (), version_shares=(share,))
-
-        use_plan(0.0, 5.0)
+        roll_out(agent, 0.0, 5.0)
         await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
-        slots = pool.slots
+        slots = agent.endpoints.pools[MODEL].slots
         monkeypatch.setattr(agent.queue, "waiting", lambda model: 8 * slots if model == "old" else 0)
-        use_plan(5.0, 25.0)
+        roll_out(agent, 5.0, 25.0)
         await until(lambda: agent.endpoints.pools[MODEL].ready == 3)
-        use_plan(100.0, 0.0)
+        roll_out(agent, 100.0, 0.0)
         await until(lambda: all(engine.asleep for engine in engines))
+
+
+async def test_a_new_version_wakes_for_the_requests_of_the_regions_that_lack_it(tmp_path: Path) -> None:
+    engines, in_use, with_model = [SleepingEngine() for _ in range(3)], dict[str, int](), ["eu-es"]
+    others = OtherParts(
+        "eu-de",
+        lambda model: {},
+        lambda model: frozenset(with_model),
+        lambda: True,
+        in_use=lambda model: in_use if model == "old" else {},
+    )
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, others=others))
+        roll_out(agent, 5.0, 25.0)
+        models = agent.metrics.on_demand.models
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 1 and not models.attempts.waking_since(MODEL))
+        in_use["eu-es"] = in_use["us-east"] = 8 * agent.endpoints.pools[MODEL].slots
+        models.decide(agent.config.policy.models[MODEL])
+        assert not models.attempts.waking_since(MODEL), "the one has it, and is the nearest of the other"
+        with_model.clear()
+        await until(lambda: agent.endpoints.pools[MODEL].ready == 3)
 
 
 async def test_no_request_is_sent_to_an_endpoint_that_another_agent_lets_sleep(

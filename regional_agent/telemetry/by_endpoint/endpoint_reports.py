@@ -12,7 +12,7 @@ from penstock.fleet.snapshot import MAX_COUNT
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.on_demand.on_demand_models import sleeps
+from regional_agent.on_demand.awake_endpoints import sleeps
 
 PER_REPORT = 100
 """Mean number of endpoints per report: with 1000 endpoints, every tenth report includes the list."""
