@@ -217,7 +217,9 @@ def explain(
         versions, query = None, msgspec.structs.replace(query, model=served_by)
         explanation = msgspec.structs.replace(explanation, query=query)
     if versions is not None and query.model not in policy.models:
-        names = " or ".join(models_for(policy, query.model))
+        # Those without a share, too, where a rollout moves to them.
+        known, shares = models_for(policy, query.model), {each.model: each.percent for each in versions.versions}
+        names = " or ".join(f"{name} ({shares[name]:g} % of its requests)" for name in known)
         several = Refusal(Reason.BAD_REQUEST, f"{query.model} stands for several models; explain {names}")
         return _refused(policy, explanation, views, several)
     if query.model in policy.models and not permits_model(policy, restrictions_of(policy, tenant), query.model):

@@ -261,7 +261,10 @@ def test_a_name_that_stands_for_versions_names_them() -> None:
     explanation = explain(under, None, ExplainQuery("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
     assert explanation.refusal.reason is Reason.BAD_REQUEST
-    assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
+    assert (
+        explanation.refusal.detail
+        == f"llama stands for several models; explain {MODEL} (95 % of its requests) or next (5 % of its requests)"
+    )
 
 
 def test_a_version_with_the_common_name_is_explained_with_the_shares() -> None:
