@@ -321,15 +321,18 @@ class PickedRequest:
 
     def check(self, now: float) -> float:
         """Enforce the deadline, and the time until the response begins; returns when to check again (s)."""
-        state, attempt, context = self._talk.state, self._attempt, self.context
+        state, context = self._talk.state, self.context
         if now > context.deadline_at:
             self.end(Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed"))
-        elif state is _S.PICKED and attempt is not None and context.request.whole:
+        elif state is _S.PICKED and self._targets is not None and context.request.whole:
+            self._correct(self._targets.reached(), now)
+            attempt = self._attempt
+            assert attempt is not None
             expected_tokens = attempt.waits(now)
             if context.reservation is not None:
                 context.reservation.answer_grew(expected_tokens)
             limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
-            if self._targets is not None and self._targets.is_lost():
+            if self._targets.is_lost():
                 self.end(self._region_lost("the serving region has failed", is_cut=True))
             elif now - self._sent_at > limit_s:
                 attempt.failed(Outcome.STALLED)

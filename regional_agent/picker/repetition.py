@@ -61,6 +61,10 @@ class Targets:
         """The identifier of the request in Envoy's access log; empty before Envoy has the targets."""
         self.is_known = False
         """Whether the address of the target of `attempt` is known."""
+        self._at = ""
+        """The address of the target whose attempt is the last one."""
+        self._lost = 0
+        """Number of failed attempts that have been recorded."""
         if isinstance(attempt, ForwardedAttempt):
             following, may_move = None, False
             if parts.proxy.retry_budget.allows_one(now):
@@ -68,14 +72,18 @@ class Targets:
             self._add_region(attempt)
             self.is_known = bool(self.regions)
             if self.is_known:
+                (self._at,) = self.regions
                 self._add_region(following)
                 if may_move:
                     self._add_others(self._others(attempt))
             return
         self._add(attempt.endpoint)
         self.is_known = bool(self.endpoints)
-        others = self._others(attempt) if self.is_known else []
-        if self.is_known and self._may_leave(attempt, others) and parts.proxy.retry_budget.allows_one(now):
+        if not self.is_known:
+            return
+        (self._at,) = self.endpoints
+        others = self._others(attempt)
+        if self._may_leave(attempt, others) and parts.proxy.retry_budget.allows_one(now):
             self._add_region(parts.proxy.router.after(context, attempt, now)[0])
         if not self.regions:
             self._add_others(others)
@@ -145,35 +153,44 @@ class Targets:
             named = Named(regions[0], endpoints, b"".join(regions[1:]), routes)
         return target_message(kind, changes, named, body, self.stream)
 
+    def reached(self) -> str:
+        """Return the address of the target that has the request now, by Envoy's access log."""
+        failed = len(self._parts.early_ends.failed_attempts(self.stream))
+        if not failed:
+            return self._at
+        order = [*self.endpoints, *self.regions] if self.begins_here else [*self.regions, *self.endpoints]
+        return order[min(failed, len(order) - 1)]
+
     def is_lost(self) -> bool:
         """Whether the other region counts as failed to which Envoy has sent the request, by its access log."""
-        regions = list(self.regions.values())
-        at = len(self._parts.early_ends.failed_attempts(self.stream)) - self.begins_here
-        return 0 <= at < len(regions) and regions[at].peer_failed()
+        region = self.regions.get(self.reached())
+        return region is not None and region.peer_failed()
 
     def region_names(self, here: str) -> set[str]:
         """Return the regions to which Envoy may send the request; `here` is this one."""
         return {each.region for each in self.regions.values()} | ({here} if self.endpoints else set())
 
     def move(self, attempt: Attempt, served: str, now: float) -> Attempt | None:
-        """Return the attempt at the target that has served, and record the failure of those before it.
+        """Return the attempt at the target that has the request, and record the failure of those before it.
 
         None if the agent does not have that endpoint.
 
         Args:
-            attempt: the first attempt.
-            served: the `ip:port` of the target that has served; empty if it is not known.
+            attempt: the attempt so far.
+            served: the `ip:port` of the target; empty if it is not known.
             now: in s.
         """
         context, local, regions = self._context, self._parts.proxy.router.local, self.regions
-        if not served or served == next(iter(self.endpoints if self.begins_here else regions)):
+        if not served or served == self._at:
             return attempt
-        failed = iter(self._parts.early_ends.failed_attempts(self.stream))
-        self._lose(attempt, next(failed, None), now)
+        self._at = served
+        failed = self._parts.early_ends.failed_attempts(self.stream)
+        self._lose(attempt, failed, now)
         following = regions.get(served)
-        for each in () if self.begins_here else regions.values():
-            if each is not attempt and each is not following:
-                self._lose(each, next(failed, None), now)
+        if isinstance(attempt, ForwardedAttempt) and following is None:
+            left = list(regions.values())
+            for each in left[left.index(attempt) + 1 :]:
+                self._lose(each, failed, now)
         endpoint = self.endpoints.get(served) or local.at_address(context.model, served)
         if following is None and endpoint is None:
             return None
@@ -184,11 +201,12 @@ class Targets:
         assert endpoint is not None
         return local.services.reserve(context, endpoint, RequestKind.HOME if attempt.from_peer else attempt.kind, now)
 
-    def _lose(self, attempt: Attempt, failed: FailedAttempt | None, now: float) -> None:
+    def _lose(self, attempt: Attempt, failed: list[FailedAttempt], now: float) -> None:
         """Record that an attempt failed, and that Envoy sent the request to the next target."""
-        proxy, context = self._parts.proxy, self._context
+        proxy, context, at = self._parts.proxy, self._context, self._lost
+        self._lost += 1
         proxy.recorder.attempt_lost(context, attempt, now)
-        why = record_failure(context, attempt, failed, now)
+        why = record_failure(context, attempt, failed[at] if at < len(failed) else None, now)
         attempt.settle(now)
         context.attempt_failed(why.value, now)
         proxy.metrics.retried(why)

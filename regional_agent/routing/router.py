@@ -376,7 +376,7 @@ class Router:
             request = RegionRequest(self.region, context.model, permitted, tried, is_full, session)
             decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
-                if first.from_peer or following is not None or not is_full:
+                if first.from_peer or not is_full:
                     return following, False
                 tried[self.region] = _ENGINE_FAILED
                 continue
@@ -385,6 +385,8 @@ class Router:
                 return following, where.region == self.region
             target = self._peers.forward(context, where, is_next=True)
             if isinstance(target, ForwardedAttempt):
+                if not first.from_peer:
+                    return target, False
                 following = target
             tried[where.region] = target if isinstance(target, Reason) else _SATURATED
 

@@ -495,6 +495,30 @@ async def test_nothing_follows_another_region_that_was_the_last(refuses: bool, t
         assert origin.held() == 0
 
 
+async def test_the_time_limit_is_that_of_the_target_that_has_the_request(tmp_path: Path) -> None:
+    """The first one has failed; the second one, which does not respond, is charged with that."""
+    asked = asyncio.Event()
+
+    async def never_responds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+
+    async with (
+        engine(responds(500)) as near,
+        engine(never_responds) as far,
+        entry(tmp_path, [near], {"eu-es": far.address}, AT_HOME, credits={"eu-es": 1}) as (origin, front),
+    ):
+        answer = asyncio.ensure_future(ask(front))
+        await asked.wait()
+        exchanges: Any = origin.proxy.active
+        (exchange,) = exchanges
+        await until(lambda: origin.retried() == {"engine_error": 1.0})
+        assert (origin.held(), origin.peers.spent, origin.peers.broke) == (0, ["eu-es"], [])
+        limit_s = origin.proxy.time_limits_of(exchange.context).first_byte_limit_s(streaming=True)
+        exchange.check(origin.proxy.clock() + limit_s)
+        assert ((await answer).status, origin.peers.broke) == (504, ["eu-es"])
+        await until(lambda: origin.counted() == {"stalled": 1.0})
+
+
 async def test_an_endpoint_that_serves_spends_no_credit(tmp_path: Path) -> None:
     async with (
         engine(streams) as near,
