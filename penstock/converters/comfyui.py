@@ -27,6 +27,12 @@ _FILE_FIELDS: Final = (("prompt_id", ""), ("filename", ""), ("subfolder", ""), (
 
 _NOT_OF_CLIENTS: Final = frozenset({"prompt_id", "number", "front"})
 
+FOLDER: Final = "penstock"
+"""Folder for the files of converted requests, within ComfyUI's folders of inputs and of outputs."""
+
+_PREFIX: Final = "filename_prefix"
+"""Input of the nodes that save files: folders, and the beginning of names."""
+
 _PROMPT_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 """It is a part of the path of a request."""
 
@@ -92,14 +98,23 @@ class FileRequest(NamedTuple):
     file: StoredFile
 
 
-def prompt_with_client(body: bytes, client_id: str) -> bytes:
+def prompt_with_client(body: bytes, client_id: str, folder: str) -> bytes:
     """Return the body of a prompt with the identifier of another client, and without its choices of identifier and
-    place in the queue, which could be those of other clients; raises BadWorkflow. No body may be decoded before."""
+    place in the queue, which could be those of other clients; raises BadWorkflow. No body may be decoded before.
+
+    Args:
+        folder: for the files that nodes save, within ComfyUI's folder of outputs; random, since the nodes of other
+            clients' prompts load files by their names.
+    """
     if sum(map(body.count, (b",", b":", b"[", b"{"))) > MAX_SEPARATORS:
         raise BadWorkflow(f"the request has more than {MAX_SEPARATORS} of the characters `,`, `:`, `[` and `{{`")
     prompt = _object(body, "the request")
     if not isinstance(prompt.get("prompt"), dict):
         raise BadWorkflow("the request has no workflow: `prompt` must be an object of nodes")
+    for node in prompt["prompt"].values():
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        if isinstance(inputs, dict) and isinstance(inputs.get(_PREFIX), str):
+            inputs[_PREFIX] = f"{FOLDER}/{folder}/{inputs[_PREFIX]}"
     kept = {name: value for name, value in prompt.items() if name not in _NOT_OF_CLIENTS}
     return msgspec.json.encode(kept | {"client_id": client_id})
 

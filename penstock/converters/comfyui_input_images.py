@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.converters.comfyui import BadWorkflow
+from penstock.converters.comfyui import FOLDER, BadWorkflow
 from penstock.converters.long_texts import BadText, base64_pieces
 
 MEMBER: Final = "input_images"
@@ -26,9 +26,6 @@ MAX_IMAGE_BYTES: Final = 32 * 1024 * 1024
 
 MAX_ALL_BYTES: Final = 64 * 1024 * 1024
 """Maximum size (bytes) of all input images of a workflow."""
-
-FOLDER: Final = "penstock"
-"""Folder for input images, within ComfyUI's folder of inputs."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _STORED: Final = re.compile(r"[A-Za-z0-9._() -]{1,128}")

@@ -105,7 +105,7 @@ class ComfyUiRun:
         try:
             client_id, name = uuid4().hex, uuid4().hex
             body, texts = without_long_texts(self._body, name)
-            prompt = prompt_with_client(body, client_id)
+            prompt = prompt_with_client(body, client_id, uuid4().hex)
             self._progress = WorkflowProgress(prompt)
             images = await self._load_images(input_images(body, texts))
         except (BadWorkflow, BadText) as error:

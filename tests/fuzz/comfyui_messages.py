@@ -46,7 +46,7 @@ def check(data: bytes) -> None:
                 assert b64decode(bytes(text).replace(b"\\/", b"/"), validate=True) == content
                 assert b"".join(base64_of(content)) == b64encode(content)
     with suppress(BadWorkflow):
-        assert b'"client_id":"c"' in prompt_with_client(data, "c")
+        assert b'"client_id":"c"' in prompt_with_client(data, "c", "f")
     with suppress(BadWorkflow):
         assert place_in_queue(data, "p") in ("", "queue_running", "queue_pending")
     with suppress(BadWorkflow):

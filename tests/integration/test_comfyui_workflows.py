@@ -137,6 +137,20 @@ async def test_input_images_of_the_request_are_uploaded_under_names_that_nobody_
         assert agent.held() == 0
 
 
+async def test_files_are_saved_in_folders_that_nobody_can_guess(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        prompt = workflow("SaveImage")
+        prompt["prompt"]["0"]["inputs"] = {"filename_prefix": "mine/a"}
+        for _ in range(2):
+            answer = await ask(agent, body=json.dumps(prompt).encode(), path=WAIT)
+            (image,) = json.loads(answer.body)["images"]
+            assert (image["filename"], b64decode(image["b64_json"])) == ("out 0.png", PNG)
+            assert (await request(agent, "GET", image["url"])).body == PNG
+        assert all(re.fullmatch("penstock/[0-9a-f]{32}/mine", folder) for folder in comfy.folders)
+        assert len(comfy.folders) == 2
+
+
 async def test_large_images_are_decoded_and_encoded_in_turns_with_other_work(tmp_path: Path) -> None:
     comfy, large, turns = ComfyUi(), PNG + bytes(range(256)) * 4000, list[int]()
     comfy.content = large

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from base64 import b64encode
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -58,6 +59,8 @@ class ComfyUi:
         self.loaded: list[bytes] = []
         """Images that nodes have loaded."""
         self.tokens: list[str | None] = []
+        self.folders: set[str] = set()
+        """Folders of saved files."""
         self.content = PNG
         """Content of all files."""
         self.release = asyncio.Event()
@@ -137,7 +140,9 @@ class ComfyUi:
                 case "Fail":
                     return outputs, "execution_error"
                 case kind:
-                    file = {"filename": f"out {node}.png", "subfolder": "a/b"}
+                    folder = os.path.dirname(fields["inputs"].get("filename_prefix", "a/b/"))
+                    file = {"filename": f"out {node}.png", "subfolder": folder}
+                    self.folders.add(folder)
                     outputs[node] = {"images": [file | {"type": "output" if kind == "SaveImage" else "temp"}]}
                     executed = {"node": node, "display_node": node, "output": outputs[node], "prompt_id": prompt_id}
                     self._send(client, "executed", executed)
@@ -200,7 +205,7 @@ class ComfyUi:
             case "GET" | "HEAD", ["view"]:
                 self.viewed.append(target.decode())
                 asked = {name: values[0] for name, values in parse_qs(query).items()}
-                known = asked["filename"].startswith("out ") and asked["subfolder"] == "a/b"
+                known = asked["filename"].startswith("out ") and asked["subfolder"] in self.folders
                 kind, body, status = "image/png", self.content if known else b"", 200 if known else 404
             case _:
                 pass
