@@ -130,7 +130,7 @@ test-dns: $(VENV)/.test $(VENV)/debian/.dns  ## DNS names through a real PowerDN
 	@DEBIAN_PACKAGES=$(VENV)/debian $(BIN)/pytest -s -m 'long or not long' $(wildcard tests/integration/test_dns*.py) $(ARGS)
 
 test-object-stores: $(VENV)/.test $(MOTO)/.ready  ## the ledger and archived audit entries in a bucket, over the S3 protocol (moto's server)
-	@MOTO_SERVER=$(MOTO)/bin/moto_server $(BIN)/pytest -m long tests/integration/test_segments_in_s3.py tests/integration/test_audit_retention.py tests/integration/test_signed_urls.py tests/integration/test_large_results.py 'tests/integration/test_lost_job_store.py::test_no_request_runs_twice_and_no_region_counts_as_lost[bucket-ten-minutes]' $(ARGS)
+	@MOTO_SERVER=$(MOTO)/bin/moto_server $(BIN)/pytest -m long tests/integration/test_segments_in_s3.py tests/integration/test_audit_retention.py tests/integration/test_signed_urls.py tests/integration/test_large_results.py tests/integration/test_lost_job_store.py::test_no_request_runs_twice_and_no_region_counts_as_lost'[bucket-refuses]' 'tests/integration/test_lost_job_store.py::test_no_request_runs_twice_and_no_region_counts_as_lost[bucket-ten-minutes]' $(ARGS)
 
 test-mutations: $(MUTATION)/.ready  ## break rules and constants of the decision core: the tests must notice (ARGS='routing --sample 0', --help)
 	@$(MUTATION)/bin/python -m tests.mutation $(ARGS)

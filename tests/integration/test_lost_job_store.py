@@ -27,6 +27,7 @@ from tests.support.jobs import JobClient, embeds, input_file, job_store
 from tests.support.planet import MODEL
 from tests.support.relay import Relay
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, s3_address, s3_server
+from tests.support.small_http import SmallHttp
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until, until_async
 
@@ -74,6 +75,19 @@ async def in_a_silent_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             yield LostStore(document, relay.freeze, relay.thaw)
 
 
+@asynccontextmanager
+async def in_a_refusing_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LostStore]:
+    """A bucket whose server responds to each operation with 503, as one that is overloaded."""
+    refusing = SmallHttp(lambda *_: (503, b"<Error><Code>SlowDown</Code></Error>"))
+    with s3_address(monkeypatch) as port:
+        async with s3_server(port), Relay(port) as relay:
+            await refusing.start()
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{relay.endpoint}")
+            document = JobStore("jobs", f"s3://{BUCKET}/jobs", covers=frozenset(REGIONS))
+            yield LostStore(document, lambda: relay.move_to(refusing.port), lambda: relay.move_to(port))
+            await refusing.stop()
+
+
 def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let claims end after four seconds, and regions be lost."""
     for module in (batch_run, job_worker, claims, request_run):
@@ -95,6 +109,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(in_a_folder, 6.0, id="folder"),
         pytest.param(in_a_folder, 600.0, marks=pytest.mark.long, id="folder-ten-minutes"),
+        pytest.param(in_a_refusing_bucket, 180.0, marks=NEEDS_MOTO, id="bucket-refuses"),
         pytest.param(in_a_silent_bucket, 600.0, marks=NEEDS_MOTO, id="bucket-ten-minutes"),
     ],
 )

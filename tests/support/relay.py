@@ -47,6 +47,12 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
+    def move_to(self, target_port: int) -> None:
+        """Reset every connection, and forward new ones to another server."""
+        self._target_port = target_port
+        for writer in self._writers:
+            writer.transport.abort()
+
     def freeze(self) -> None:
         """Keep connections open, accept new connections, and forward no data, as a lost route does."""
         self._flows.clear()
