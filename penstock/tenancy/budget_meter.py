@@ -29,11 +29,13 @@ EXCHANGE_S: Final = 1.0
 LEASE_WAIT_S: Final = 0.5
 """Time (s) after which a refused request can expect a lease, if the fleet has what it needs."""
 
-FIRST_LEASE_S: Final = 0.5
-"""Time (s) after the first request, or the first one after PAUSE_S, for which requests may wait for a lease."""
+FIRST_LEASE_S: Final = 1.0
+"""Time (s) for which requests may wait for a lease, from the first request on, or the first one that lacks an amount
+after PAUSE_S."""
 
 PAUSE_S: Final = 2.0
-"""Time (s) without requests after which an agent may have given back what it held."""
+"""Time (s) without a request that lacked an amount, after which the budget is probably not used up: another agent has
+what this one lacks."""
 
 KNOWN_S: Final = 0.2
 """Time (s) for which an agent relies on what the leader told of free places: two exchanges."""
@@ -127,8 +129,8 @@ class BudgetMeter:
         """The rates afterwards."""
         self.wanted = 0
         """Requests that were found waiting for a place since the last report."""
-        self._first_until = now + FIRST_LEASE_S
-        """Time (s) until which requests may wait for a lease."""
+        self._first_until, self._refused_at = now + FIRST_LEASE_S, -inf
+        """Times (s) until which requests may wait for a lease, and of the last request that lacked an amount."""
         self._asked = 0.0
         """Amount that requests asked for since the last report; of concurrent requests, the refused ones."""
         self._usual = 0.0
@@ -204,11 +206,11 @@ class BudgetMeter:
 
     def refuse(self, amount: float, now: float) -> None:
         """Count a request that was refused because of this budget: it is demand."""
-        if now - self.used_at >= PAUSE_S:
+        if now - self._refused_at >= PAUSE_S:
             self._first_until = now + FIRST_LEASE_S
+        self._refused_at = now
         self._asked += amount
-        if self.waits_for_lease(amount, now):
-            # The next lease is to admit it, however unusual it is.
+        if self.waits_for_lease(amount, now):  # the next lease is to admit it, however unusual it is
             self._usual = min(amount, self._full)
         else:
             self._usual += (amount - self._usual) / USUAL_REQUESTS
@@ -255,8 +257,8 @@ class BudgetMeter:
     def awaits_lease(self, amount: float, now: float) -> bool:
         """Whether a refused request of `amount` may wait for the next lease.
 
-        For an amount, the first ones after the agent had none. For a place, while one is free at another agent, as far
-        as this agent knows: with fewer places than agents, each request may arrive where none is.
+        For an amount, for FIRST_LEASE_S: a used-up budget refuses at once. For a place, while one is free at another
+        agent, as far as this agent knows: with fewer places than agents, each request may arrive where none is.
         """
         if self.lost:
             return False
@@ -264,8 +266,6 @@ class BudgetMeter:
             is_free = self._rest >= amount or now - self._rest_at > KNOWN_S
             return is_free and self.held + amount <= self._burst
         return now < self._first_until and self.waits_for_lease(amount, now)
-
-    # what is left, for clients
 
     def left(self, now: float) -> float:
         """Return what is left of the whole budget, as far as this agent knows; without a leader, of its part."""

@@ -19,7 +19,7 @@ from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_b
 from penstock.tenancy.budget_meter import BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
-DEMAND_S, EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S = 2.0, 1.0, 0.5, 0.2, 0.5, 2.0
+DEMAND_S, EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S = 2.0, 1.0, 1.0, 0.2, 0.5, 2.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 DAY_S = 86_400.0
@@ -81,6 +81,18 @@ class TestWithLeader:
             assert not admitted(of, 1.0, 0.0)
         assert of.use(1, DEMAND_S).demand_per_s == pytest.approx(10.0 / DEMAND_S * (1.0 - exp(-1.0)))
         assert of.use(1, 2.0 * DEMAND_S).demand_per_s == pytest.approx(10.0 / DEMAND_S * (1.0 - exp(-1.0)) * exp(-1.0))
+
+    def test_while_no_request_lacked_an_amount_one_may_wait_for_a_lease(self) -> None:
+        of = meter(limit=6_000.0, amount=100.0)
+        for second in range(10):
+            assert admitted(of, 10.0, float(second))
+        assert not admitted(of, 10.0, 9.5)
+        assert of.awaits_lease(10.0, 9.5), "the agent was used all the time"
+        of.apply(lease(of.key.unit, 10.0), 9.6)
+        assert admitted(of, 10.0, 9.6)
+        for tenth in range(98, 130):
+            assert not admitted(of, 1.0, tenth / 10.0)
+            assert of.awaits_lease(1.0, tenth / 10.0) == (tenth < 105), "the budget is used up"
 
     def test_the_first_requests_and_those_after_a_pause_may_wait_for_a_lease(self) -> None:
         of = meter(amount=0.0)

@@ -91,8 +91,9 @@ class Running:
         return self.done - before
 
 
-def overshoot(per_minute: float, lengths: tuple[float, float], load: float, burst: int = 0) -> tuple[float, float]:
-    """Return by how much the tokens of two minutes exceed a budget at most, and how much of it they use.
+def demand(per_minute: float, lengths: tuple[float, float], load: float, burst: int = 0) -> tuple[float, float, float]:
+    """Return by how much the tokens of two minutes exceed a budget at most, the part of it that they use, and the part
+    of the requests that is refused.
 
     Args:
         lengths: mean tokens of the answers of each minute.
@@ -109,6 +110,7 @@ def overshoot(per_minute: float, lengths: tuple[float, float], load: float, burs
     rng, weights, start = Random(7), [1.0] * len(AGENTS), fleet.now
     running: list[Running] = []
     used = worst = 0.0
+    refused, asked = 0, burst
     waiting, due, allowed = [(name, start) for name in rng.choices(AGENTS, k=burst)], 0.0, 1.0
     for step in range(int(120.0 / STEP_S)):
         now = fleet.now
@@ -119,6 +121,7 @@ def overshoot(per_minute: float, lengths: tuple[float, float], load: float, burs
         running = [each for each in running if each.done < each.length]
         due += load * budget.per_s / (lengths[0] + PROMPT) * STEP_S
         asking = [*waiting, *((name, now) for name in rng.choices(AGENTS, weights, k=int(due)))]
+        asked += len(asking) - len(waiting)
         due, waiting = due % 1.0, []
         for name, came_at in asking:
             reserved = senders[name].ask(now)
@@ -129,10 +132,12 @@ def overshoot(per_minute: float, lengths: tuple[float, float], load: float, burs
                 used += PROMPT
             elif now - came_at < 1.0 and reserved.awaits_lease(PROMPT + 211.0, now):
                 waiting.append((name, came_at))
+            else:
+                refused += 1
         allowed = budget.limit + (now - start) * budget.per_s
         worst = max(worst, used / allowed - 1.0)
         fleet.advance(STEP_S)
-    return worst, used / allowed
+    return worst, used / allowed, refused / asked
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,15 @@ def overshoot(per_minute: float, lengths: tuple[float, float], load: float, burs
 def test_moving_demand_for_answers_of_unknown_length_exceeds_no_budget(
     per_minute: float, lengths: tuple[float, float], load: float, burst: int, least: float
 ) -> None:
-    worst, part = overshoot(per_minute, lengths, load, burst)
+    worst, part, _ = demand(per_minute, lengths, load, burst)
     print(f"overshoot {worst:.3f}, use {part:.3f}")
     assert worst <= 0.05
     assert part >= least
+
+
+@pytest.mark.parametrize(("per_minute", "length"), [(100_000.0, 1500.0), (1_000_000.0, 250.0)])
+def test_half_of_a_budget_is_not_refused_wherever_it_is_asked_for(per_minute: float, length: float) -> None:
+    _, part, refused = demand(per_minute, (length, length), 0.5)
+    print(f"use {part:.3f}, refused {refused:.4f}")
+    assert refused <= 0.001
+    assert part > 0.2
