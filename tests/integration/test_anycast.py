@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from adapters.servers.process import ServerProcess, find_script
 from lab import debian_packages
 from tests.support.paths import ROOT
 from tests.support.small_http import SmallHttp
-from tests.support.wait import until_async
+from tests.support.wait import until, until_async
 
 PREFIX = "192.0.2.0/24"
 OTHER_LOOPBACK = "127.0.0.2"
@@ -38,7 +39,12 @@ class Routers(NamedTuple):
     """ExaBGP with the command, and the route table of BIRD."""
 
     exabgp: ServerProcess
-    routes: Callable[[], str]
+    bird: ServerProcess
+    ask: Callable[[str], str]
+    """Returns what BIRD answers to a command."""
+
+    def routes(self) -> str:
+        return self.ask("show route all")
 
     async def until(self, holds: Callable[[str], bool]) -> float:
         """Wait until the routes of BIRD are as wanted; returns the time (s)."""
@@ -86,14 +92,14 @@ async def routers(directory: Path, urls: list[str], *options: str) -> AsyncItera
         "exabgp", [EXABGP, "server", str(directory / "exabgp.conf")], log_path=directory / "exabgp.log", env=environment
     )
 
-    def routes() -> str:
-        asked = [BIRDC or "", "-s", str(control), "show", "route", "all"]
+    def ask(command: str) -> str:
+        asked = [BIRDC or "", "-s", str(control), *command.split()]
         return subprocess.run(asked, capture_output=True, text=True, env=environment, check=False).stdout
 
     bird.start()
     exabgp.start()
     try:
-        yield Routers(exabgp, routes)
+        yield Routers(exabgp, bird, ask)
     finally:
         exabgp.kill()
         bird.kill()
@@ -140,3 +146,24 @@ async def test_a_dead_agent_and_a_lost_session_are_withdrawn(tmp_path: Path) -> 
         found.exabgp.kill()
         withdrawn_s = await found.until(lambda routes: PREFIX not in routes)
         print(f"withdrawn {withdrawn_s:.2f} s after ExaBGP was killed")
+
+
+async def test_a_session_that_comes_back_has_the_prefix_as_it_is_then(tmp_path: Path) -> None:
+    log = tmp_path / "exabgp.log"
+    async with SmallHttp(lambda *_: (200, b"")) as agent, routers(tmp_path, [agent.url], "--hold", "0.2") as found:
+        await found.until(lambda routes: PREFIX in routes)
+
+        def has_prefix(wanted: bool, routes: str) -> bool:
+            return (PREFIX in routes) == wanted
+
+        async def is_back() -> bool:
+            return "Established" in await asyncio.to_thread(found.ask, "show protocols")
+
+        for is_ready in (True, False):
+            await asyncio.to_thread(found.bird.kill)
+            if not is_ready:
+                await agent.stop()
+                await until(lambda: "announced -> withdrawn" in log.read_text())
+            found.bird.start()
+            await until_async(is_back)
+            await found.until(partial(has_prefix, is_ready))
