@@ -43,7 +43,7 @@ class Engine(SmallHttp):
         """What /v1/models lists; None for an engine without that page."""
         self.about: dict[str, object] = {}
         """Further fields of each entry of /v1/models."""
-        self.pages: dict[bytes, bytes] = {}
+        self.pages: dict[bytes, bytes | None] = {}
         """Content of further pages, by path."""
         self.metrics = b""
         """Content of the metrics page; empty for an engine without one."""
@@ -51,7 +51,7 @@ class Engine(SmallHttp):
         self.asked_for: set[bytes] = set()
         super().__init__(self._page)
 
-    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+    async def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         assert method == b"GET"
         self.asked_for.add(target)
         if target in (b"/health", b"/v2/health/ready", b"/ping"):
@@ -61,7 +61,10 @@ class Engine(SmallHttp):
                 {"object": "list", "data": [{"id": name, **self.about} for name in self.models]}
             )
         if target in self.pages:
-            return 200, self.pages[target]
+            page = self.pages[target]
+            if page is None:
+                await asyncio.Event().wait()
+            return 200, page or b""
         if target.startswith(b"/v2/models/") and target.endswith(b"/ready"):
             return (200 if target.split(b"/")[3].decode() in (self.models or ()) else 400), b""
         if target == self.metrics_path and self.metrics:
@@ -135,6 +138,22 @@ async def test_an_endpoint_fails_and_recovers_with_its_health_check(
     engines[0].status = 200
     await engines[1].start()
     await until(lambda: pool.ready == 2)
+
+
+async def test_an_engine_is_ready_while_the_pages_about_itself_hang(
+    engines: list[Engine], connections: UpstreamPool, tmp_path: Path
+) -> None:
+    for engine in engines:
+        engine.models, engine.metrics_path = ["m"], b""
+        engine.pages |= {b"/version": None, b"/metrics": None}
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(both_lines(engines).replace("models:", "engine: vllm, models:"))
+    endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
+    endpoints.start()
+    try:
+        await until(lambda: endpoints.pools["m"].ready == 2)
+    finally:
+        await endpoints.stop()
 
 
 async def test_endpoints_that_serve_another_revision_are_marked_and_refused_if_policy_says_so(

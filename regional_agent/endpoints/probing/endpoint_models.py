@@ -28,6 +28,10 @@ from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 TIMEOUT_S = 2.0
 """Timeout (s) of a query; a timeout counts as a slow health probe."""
 
+PAGE_TIMEOUT_S = 0.5
+"""Timeout (s) of a page on which an engine reports about itself. All of them together leave the health probe, which has
+2 s, the time that it needs: an engine that serves while its metrics hang is not down."""
+
 MODELS_PATH = "/v1/models"
 MAX_LIST_BYTES = 1 << 20
 MAX_LISTED = 4096
@@ -138,7 +142,7 @@ async def fetch_facts(
     parts = []
     for page in pages:
         try:
-            status, body = await _get(spec, rewrite, page.value, connections)
+            status, body = await _get(spec, rewrite, page.value, connections, PAGE_TIMEOUT_S)
         except (CredentialRejected, UpstreamError):
             continue
         if status == 200:
@@ -156,12 +160,14 @@ async def _each(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upstre
     return frozenset(loaded)
 
 
-async def _get(spec: EndpointSpec, rewrite: RequestRewrite, path: str, connections: UpstreamPool) -> tuple[int, bytes]:
+async def _get(
+    spec: EndpointSpec, rewrite: RequestRewrite, path: str, connections: UpstreamPool, timeout_s: float = TIMEOUT_S
+) -> tuple[int, bytes]:
     answer = await fetch(
         connections,
         spec.address,
         FetchRequest(rewrite.target(path), rewrite.headers),
-        timeout_s=TIMEOUT_S,
+        timeout_s=timeout_s,
         limit_bytes=MAX_LIST_BYTES,
     )
     if answer.status in UNAUTHORIZED and spec.credential_file:
