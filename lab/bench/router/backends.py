@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from lab.bench.router.chat import CHUNK, END_OF_STREAM, MODEL, answer
+from lab.bench.router.chat import CHUNK, END_OF_STREAM, MODEL, answer, embedding
 from lab.open_files import allow_many_open_files
 
 PACE_PATH = b"/lab/pace"
@@ -73,6 +73,7 @@ class Backends:
         self._pace = Pace()
         self._rng = Random(1)
         self._answer = _whole(b"application/json", answer())
+        self._embedding = _whole(b"application/json", embedding())
 
     def serve_for_ever(self) -> None:
         """Serve until the process is killed."""
@@ -125,6 +126,8 @@ class Backends:
             body = data[head_bytes:]
             if b'"stream":true' in body or b'"stream": true' in body:
                 self._begin_stream(connection)
+            elif data.startswith(b"POST /v1/embeddings"):
+                self._send(connection, self._embedding)
             else:
                 self._send(connection, self._answer)
         elif data.startswith(b"POST " + PACE_PATH):

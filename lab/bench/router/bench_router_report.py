@@ -151,9 +151,11 @@ def policy_goals(cache: PolicyCost | None, tenants: PolicyCost | None) -> list[G
     """Return the goals of kept responses and of tenants with their measured values."""
     ratio = cache.ratio(HIT, SATURATED) if cache else None
     more_us = tenants.more_us(ALL, OFF) if tenants else None
+    errors = [part.errors for part in (cache, tenants) if part is not None]
     return [
         goal("CPU of a kept response, as a share of a refusal's (429)", 1.2, ratio),
         goal("CPU that budgets, prices and the ledger add to a chat, us", 1.5, more_us),
+        goal("requests of these two with another response than measured", 0, sum(errors) if errors else None),
     ]
 
 

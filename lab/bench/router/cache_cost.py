@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from lab.bench.router.chat import MODEL, chat_request
+from lab.bench.router.chat import MODEL, chat_request, embedding
 from lab.bench.router.policy_cost import Asked, Document, PolicyCost, measure_policies
 from lab.bench.router.rounds import Progress, Setup, clients
 
@@ -44,7 +44,7 @@ def _kinds() -> list[Asked]:
     limited = [request.replace(b"/v1/chat/completions", b"/v1/embeddings", 1) for request in limited]
     unknown = tuple(request.replace(MODEL.encode(), b"llama-3.1-0b", 1) for request in embeddings)
     return [
-        Asked(HIT, _CACHING, embeddings),
+        Asked(HIT, _CACHING, embeddings, ends_with=embedding()),
         Asked(SATURATED, _CACHING, tuple(limited), 429, b"}"),
         Asked(NO_MODEL, _CACHING, unknown, 404, b"}"),
         Asked(CHAT, _OFF, chats),

@@ -61,6 +61,16 @@ def answer() -> bytes:
     )
 
 
+def embedding() -> bytes:
+    """Return the body of a response to a request for an embedding, with ANSWER_BYTES bytes."""
+    return _padded(
+        b'{"object":"list","model":"%b","usage":{"prompt_tokens":230,"total_tokens":230},'
+        b'"data":[{"object":"embedding","index":0,"embedding":"' % MODEL.encode(),
+        b'"}]}',
+        ANSWER_BYTES,
+    )
+
+
 def requests_of(clients: Sequence[Client], *, stream: bool) -> list[bytes]:
     """Return one request per client."""
     return [chat_request(client, stream=stream) for client in clients]
