@@ -200,7 +200,7 @@ class Endpoint:
                 chat, answer_id, int(time.time()), model, request.first_word, counted_tokens
             )
         else:
-            answer_format = other.answer(answer_id, model, request.prompt_tokens)
+            answer_format = other.answer(answer_id, model, request.prompt_tokens, request.output_tokens)
         answer = Answer(connection, request, answer_format, self._loop.time(), config.stream_interval)
         self._answers[connection] = answer
         self._engine.submit(answer)

@@ -191,6 +191,8 @@ class HttpConnection(asyncio.Protocol):
 
     def send(self, piece: bytes) -> None:
         """Send a piece of the body."""
+        if not piece:
+            return  # an empty chunk would end the body
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
 
     def end_stream(self, piece: bytes) -> None:

@@ -1,10 +1,11 @@
-"""Encodes APIs other than OpenAI's completions: Messages, Ollama's chat, embeddings, images, and unbatched requests.
+"""Encodes APIs other than OpenAI's completions: Messages, Ollama's chat, embeddings, images, videos, unbatched ones.
 
 Messages are served as by vLLM (https://platform.claude.com/docs/en/build-with-claude/streaming), chat as by Ollama
 (https://github.com/ollama/ollama/blob/main/docs/api.md): a body is converted to a chat completion, and the response is
 encoded from its tokens. Embeddings (https://platform.openai.com/docs/api-reference/embeddings), whose text is prefilled
 as a prompt, and images of Automatic1111's web UI (modules/api/models.py of
 https://github.com/AUTOMATIC1111/stable-diffusion-webui), whose tokens represent diffusion steps, are served likewise.
+So are videos, which take minutes and report their progress.
 Rerank, tensor inference and predictions are served immediately.
 """
 
@@ -26,6 +27,11 @@ EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 TOKENS_PER_MEGAPIXEL_STEP: Final = 8
 """Tokens that an image job generates per 10^6 pixels and step, chosen so that an image of 1024x1024 pixels in 30 steps
 takes 1.7 s on an H100 with the timing of llama-3.1-8b."""
+
+FRAMES_PER_LATENT: Final = 4
+FRAMES_PER_S: Final = 24
+"""A video is denoised as an image for each four frames, as by models with a causal 3D autoencoder. 4 s of 1280x720
+pixels in 40 steps take 50 s on an H100."""
 
 EMBEDDING_SIZE: Final = 8
 """Dimensions of an embedding; few, because more dimensions only make responses longer."""
@@ -165,12 +171,42 @@ class WholeFormat:
         return msgspec.json.encode(self._body(usage))
 
 
-def _text_to_image(_id: str, _model: str, _tokens: int) -> AnswerFormat:
+class VideoFormat:
+    """A video: JSON lines with the progress in percent, the last one with the video."""
+
+    content_type = NDJSON
+
+    def __init__(self, tokens: int) -> None:
+        """Args: `tokens` is the number of all tokens."""
+        self._tokens = tokens
+
+    def role_event(self) -> bytes:
+        """The start of the job."""
+        return self._line(0)
+
+    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
+        """One line for each new percent."""
+        done, before = (100 * tokens // self._tokens for tokens in (start + count, start))
+        return self._line(done) if before < done < 100 else b""
+
+    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
+        """The line with the video."""
+        return self.whole(self._tokens, finish_reason, usage) + b"\n"
+
+    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """The video."""
+        return msgspec.json.encode({"status": "completed", "progress": 100, "video": {"b64_json": PNG}})
+
+    def _line(self, percent: int) -> bytes:
+        return msgspec.json.encode({"status": "in_progress", "progress": percent}) + b"\n"
+
+
+def _text_to_image(_id: str, _model: str, _tokens: int, _of_answer: int) -> AnswerFormat:
     """Automatic1111's txt2img: one image."""
     return WholeFormat(lambda usage: {"images": [PNG], "parameters": {}, "info": "{}"})
 
 
-def _embedding(_id: str, model: str, tokens: int) -> AnswerFormat:
+def _embedding(_id: str, model: str, tokens: int, _of_answer: int) -> AnswerFormat:
     """OpenAI's embeddings: one vector."""
     data = [{"object": "embedding", "index": 0, "embedding": [0.0] * EMBEDDING_SIZE}]
     counts = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -182,8 +218,8 @@ class OtherFormat(NamedTuple):
 
     as_chat: Callable[[bytes], bytes]
     """Converts a body to the body of a chat completion."""
-    answer: Callable[[str, str, int], AnswerFormat]
-    """Creates the format of one response, given its identifier, the model and the prompt tokens."""
+    answer: Callable[[str, str, int, int], AnswerFormat]
+    """Creates the format of one response, given its identifier, the model, the tokens of prompt and answer."""
     error: Callable[[int, str], bytes]
     """The body of an error response, given status and message."""
 
@@ -244,6 +280,30 @@ def _text_to_image_as_chat(body: bytes) -> bytes:
     return msgspec.json.encode(chat)
 
 
+class _Video(msgspec.Struct):
+    model: str
+    prompt: str = ""
+    width: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1280
+    height: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 720
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=60)] = 4
+    steps: Annotated[int, msgspec.Meta(ge=1, le=150)] = 40
+    stream: bool = False
+
+
+def _video_as_chat(body: bytes) -> bytes:
+    asked = _decoded(body, _Video)
+    latents = asked.seconds * FRAMES_PER_S / FRAMES_PER_LATENT
+    megapixel_steps = asked.width * asked.height / 1e6 * asked.steps * latents
+    chat: dict[str, Any] = {
+        "model": asked.model,
+        "messages": [{"role": "user", "content": asked.prompt}],
+        "max_tokens": max(1, round(megapixel_steps * TOKENS_PER_MEGAPIXEL_STEP)),
+        "ignore_eos": True,
+        "stream": asked.stream,
+    }
+    return msgspec.json.encode(chat)
+
+
 class _Embeddings(msgspec.Struct):
     model: str
     input: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
@@ -274,9 +334,12 @@ def _detail_error(status: int, message: str) -> bytes:
 
 
 OTHER_FORMATS: Final = {
-    "/v1/messages": OtherFormat(lambda body: body, MessagesFormat, _anthropic_error),
-    "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, _tokens: OllamaFormat(model), _plain_error),
+    "/v1/messages": OtherFormat(
+        lambda body: body, lambda id, model, tokens, _: MessagesFormat(id, model, tokens), _anthropic_error
+    ),
+    "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, *_: OllamaFormat(model), _plain_error),
     "/v1/embeddings": OtherFormat(_embeddings_as_chat, _embedding, _openai_error),
+    "/v1/videos": OtherFormat(_video_as_chat, lambda _id, _model, _, tokens: VideoFormat(tokens), _openai_error),
     "/sdapi/v1/txt2img": OtherFormat(_text_to_image_as_chat, _text_to_image, _detail_error),
 }
 """Formats by path. A body of the Messages API is also a valid body of a chat completion."""

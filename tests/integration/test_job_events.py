@@ -8,19 +8,25 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 from penstock.jobs.response_progress import MAX_EVENT_BYTES, ResponseProgress
+from penstock.routes.route import ModelLocation, ModelSource, Route, StreamKind
 from regional_agent.jobs.api import job_events
 from regional_agent.jobs.async_requests import request_run
+from regional_agent.upstream.address import Address
 from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving, with_tenants
+from tests.support.agents import running_agent
 from tests.support.chats import never_responds
-from tests.support.jobs import JobClient, embeds, input_file
+from tests.support.engines import running_engines
+from tests.support.jobs import JobClient, embeds, input_file, job_store
+from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, until
 
 
 async def events(client: JobClient, job: str) -> AsyncIterator[dict[str, Any]]:
@@ -32,6 +38,52 @@ async def events(client: JobClient, job: str) -> AsyncIterator[dict[str, Any]]:
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line.removeprefix("data: "))
+
+
+async def test_a_video_of_a_minute_is_a_job_with_progress_that_ends_at_the_engine_when_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+    monkeypatch.setattr(job_events, "MIN_POLL_S", 0.05)
+    route = Route(
+        "videos",
+        "/v1/videos",
+        model=(ModelLocation(ModelSource.JSON, "/model"),),
+        stream=StreamKind.NDJSON,
+        stream_field="/stream",
+    )
+    engines = {"name": "quick", "time_scale": 20}, {"name": "slow", "time_scale": 1}
+    with running_engines(tmp_path, *engines) as lab:
+        for name, ends in (("quick", True), ("slow", False)):
+            url = urlsplit(lab.urls[name])
+            address = Address(url.hostname or "", url.port or 0)
+            store = job_store(tmp_path / "store")
+            async with (
+                running_agent(tmp_path / name, [address], job_store=store) as agent,
+                JobClient(agent.traffic) as client,
+            ):
+                agent.config.policy = replace(agent.config.policy, routes=(route,))
+                body = {"model": MODEL, "prompt": "a cat", "stream": True, "steps": 40}
+                headers = {"prefer": "respond-async"}
+                job = (await client.http.post("/v1/videos", json=body, headers=headers)).json()["id"]
+                reported = []
+                async for state in events(client, job):
+                    shown = (state["progress"] or {}).get("reported")
+                    reported += [] if shown is None else [shown]
+                    if not ends and reported:
+                        assert (await client.http.post(f"/v1/jobs/{job}/cancel")).status_code == 200
+                    last = state
+                assert reported == sorted(reported)
+                if ends:
+                    assert last["status"] == "completed"
+                    assert len(set(reported)) > 3
+                    lines = (await client.http.get(f"/v1/jobs/{job}/result")).text.splitlines()
+                    assert [json.loads(line)["progress"] for line in lines][-2:] == [99, 100]
+                else:
+                    assert last["status"] == "cancelled"
+                    await until(lambda: agent.held() == 0)
+        await until(lambda: lab.findings().aborted.total() == 1)
+        assert lab.findings().finished.total() == 1
 
 
 async def test_a_client_reads_the_progress_and_the_end_of_a_job(
