@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.continuation.stream_events import Chunk
@@ -111,6 +112,35 @@ class AnswerTranscript:
         elif content.strip():
             ends_in_space = content[-1].isspace() and self._stream_tokens - tokens_before > 1
             self._text_tokens = self._stream_tokens - ends_in_space
+
+    def follows(self, chunk: Chunk, other: Chunk) -> bool:
+        """Whether `other` differs from `chunk` by its text and, if it reports usage, by one token more alone."""
+        used, more = chunk.usage, other.usage
+        if used is not None and more is not None and used.completion_tokens is not None:
+            # Of all numbers, only that of the tokens so far is used for every event.
+            if more.completion_tokens != used.completion_tokens + 1 or more.prompt_tokens != used.prompt_tokens:
+                return False
+        elif (used is None) != (more is None):
+            return False
+        mine, others = chunk.choices or [], other.choices or []
+        if len(mine) != 1 or len(others) != 1:
+            return False
+        return (mine[0].index, mine[0].finish_reason) == (others[0].index, others[0].finish_reason)
+
+    def add_texts(self, texts: Sequence[str], completion_tokens: int | None) -> None:
+        """Add the texts of chunks with one token each.
+
+        Args:
+            completion_tokens: tokens of the current stream at the last of them; None if the engine does not report it.
+        """
+        before = self._stream_tokens if completion_tokens is None else completion_tokens - len(texts)
+        for number, text in enumerate(texts, 1):
+            if not self._strips_space or text.strip():
+                self._text_tokens = before + number
+        self._stream_tokens = before + len(texts)
+        added = "".join(texts)
+        self._parts.append(added)
+        self._text_bytes += len(added) if added.isascii() else len(added.encode("utf-8", "surrogatepass"))
 
     def next_stream(self) -> None:
         """Record that the current stream failed, and that another stream continues the answer."""

@@ -19,6 +19,7 @@ from penstock.answers.usage_reader import members_of
 from penstock.answers.values import CUT_REASONS
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
+from penstock.continuation.next_events import PROBE, NextEvents
 from penstock.continuation.stream_events import (
     DONE_DATA,
     DONE_EVENT,
@@ -54,6 +55,8 @@ class ContinuedStream:
         self._splitter = EventSplitter()
         # Chat templates may remove white space at the end of a message.
         self._transcript = AnswerTranscript(strips_space=request.chat)
+        self.next_events = NextEvents()
+        """Takes events of the first stream that need not be decoded, for `catch_up`."""
         self._is_continuation = False
         self._repeatable_space = ""
         """White space at the end of the text, which the continuation may generate again."""
@@ -86,18 +89,39 @@ class ContinuedStream:
         """The last event with usage, whether or not forwarded to the client; empty before the first such event."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the events for the client that `chunk` completes. After a failure, the remaining stream is dropped."""
+        """Return the events for the client that `chunk` completes. After a failure, the remaining stream is dropped.
+
+        `catch_up` must have been called since an event was taken.
+        """
         events = []
         for event in self._splitter.feed(chunk):
+            self.next_events.stop()
             if self.failure:
                 break
             events.append(self._pass_on(event))
+        if self._splitter.rest:
+            self.next_events.stop()
         if self._splitter.overflows:
             self.give_up("an event is too long")
             events.append(self._release())
         elif self.problem and not self._is_continuation and self._end_with_usage is None:
             events.append(self._release_held())
         return b"".join(events)
+
+    def catch_up(self) -> bytes:
+        """Count the events that `next_events` has taken as if they had been fed; returns the last one."""
+        taken = self.next_events
+        texts, last = taken.texts, taken.last
+        if texts:
+            taken.reset()
+            data = event_data(last)
+            assert data is not None
+            usage = decode_chunk(data).usage
+            self.records += len(texts)
+            self._transcript.add_texts(texts, None if usage is None else usage.completion_tokens)
+            if usage is not None:
+                self.usage_event = last
+        return last
 
     def end(self) -> bytes:
         """End the stream, and return its remainder. An answer without a finish reason is a failure."""
@@ -108,6 +132,7 @@ class ContinuedStream:
     def give_up(self, problem: str) -> None:
         """Prevent the continuation of the answer, with `problem` as the reason; an earlier reason is kept."""
         self.problem = self.problem or problem
+        self.next_events.stop()
 
     def next_body(self, body: bytes | bytearray) -> bytes | None:
         """Return the body of the request that continues the answer; None if the limit on tokens has been reached.
@@ -134,6 +159,7 @@ class ContinuedStream:
         """Discard the incomplete part of a failed stream; `feed` receives another stream from now on."""
         self._splitter.take_rest()
         self._release_held()
+        self.next_events.stop()
         self.failure = ""
         self._is_continuation = True
         self._transcript.next_stream()
@@ -177,7 +203,7 @@ class ContinuedStream:
         return self._pass_chunk(event, data, chunk)
 
     def _pass_chunk(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
-        transcript = self._transcript
+        transcript, received = self._transcript, event
         if not self.problem:
             self.problem = transcript.problem_with(chunk)
         if chunk.error is not None:
@@ -221,7 +247,23 @@ class ContinuedStream:
         if self._held or (choice is not None and (choice.finish_reason is not None or choice.calls_tool)):
             return self._hold(event, chunk, choice)
         transcript.add(chunk, content)
+        if content and not (self._is_continuation or self._half_event or self._request.must_call):
+            self._expect_like(received, event, chunk)
         return event
+
+    def _expect_like(self, received: bytes, event: bytes, chunk: Chunk) -> None:
+        """Expect events like one that was received and forwarded, if they differ from it in text and usage alone."""
+        assert chunk.choices
+        expected = self.next_events.expect(received, event, chunk.choices[0].content or "")
+        if not expected:
+            return
+        try:
+            other = decode_chunk(event_data(expected) or b"")
+        except ValueError:
+            self.next_events.stop()
+            return
+        if (other.choices or [Choice()])[0].content != PROBE or not self._transcript.follows(chunk, other):
+            self.next_events.stop()
 
     def _hold(self, event: bytes, chunk: Chunk, choice: Choice | None) -> bytes:
         """Hold an event of the end of the answer; returns what the client receives in its place."""

@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from penstock.answers.answer_parser import AnswerParser
+from penstock.continuation.next_events import NextEvents
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.telemetry.stream_gaps import StreamGaps
 
@@ -32,34 +33,44 @@ class ChunkRelay:
         transport: asyncio.Transport,
         gaps: StreamGaps | None,
         parser: AnswerParser | None,
+        expected: NextEvents | None = None,
     ) -> None:
         """Write to `transport` through `batcher`.
 
         Args:
             gaps: measures the stream; None if it is not sampled.
             parser: reads the stream; None if it is not read.
+            expected: takes the chunks that are relayed; None if all are.
         """
         self._batcher = batcher
         self._transport = transport
         self._parser = parser
+        self._expected = expected
         self.gaps = gaps
         self.sent_bytes = 0
         """Bytes written since the owner last reset this counter."""
         self.last = b""
         """The last chunk since the owner last reset `sent_bytes`."""
 
-    def forward(self, chunk: bytes, begin: int) -> None:
-        """Send a chunk, framing included, to the client; `begin` is the offset of its body."""
-        parser = self._parser
-        if parser is not None and not parser.skim_chunk(chunk, begin):
+    def forward(self, chunk: bytes, begin: int) -> bool:
+        """Send a chunk, framing included, whose body begins at `begin`, to the client; False if it is not taken."""
+        parser, expected = self._parser, self._expected
+        if expected is not None:
+            sent = expected.take(chunk, begin)
+            if not sent:
+                return False
+            if sent is not expected.last:
+                chunk = b"%b%b\r\n" % (SIZE_LINES[len(sent)], sent)
+        elif parser is not None and not parser.skim_chunk(chunk, begin):
             body = chunk[begin:-2]
             forwarded = parser.feed(body)
             if forwarded is not body:
                 if not forwarded:
-                    return
+                    return True
                 chunk = b"%x\r\n%b\r\n" % (len(forwarded), forwarded)
         self.sent_bytes += len(chunk)
         self.last = chunk
         if self.gaps is not None:
             self.gaps.wrote()
         self._batcher.write(self._transport, chunk)
+        return True

@@ -220,8 +220,8 @@ class UpstreamConnection:
 
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, close the connection."""
-        if self._relay_ready is not None and (body_at := _body_of_whole_chunk(data)):
-            self._relay_ready.forward(data, body_at)
+        relay = self._relay_ready
+        if relay is not None and (body_at := _body_of_whole_chunk(data)) and relay.forward(data, body_at):
             return
         if self._tunnel is not None:
             self._tunnel.on_bytes(data)

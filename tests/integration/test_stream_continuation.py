@@ -9,12 +9,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from lab.engine.openai_format import words
+from penstock.continuation.next_events import NextEvents
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
@@ -31,6 +32,7 @@ from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.streamed_chats import (
     CHAT,
+    WORDS,
     Failure,
     chat,
     dies,
@@ -84,6 +86,64 @@ async def test_another_engine_continues_a_stream(
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
     assert (line["outcome"], line["continuations"], line["attempts"]) == ("ok", 1, 2)
+
+
+SENT = 9
+"""Words after which the engine fails, or the client leaves."""
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("then", ["dies", "hangs", "leaves"])
+async def test_events_that_are_relayed_one_by_one_count_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, reports: bool
+) -> None:
+    """The engine sends each event once the client has the one before, so that each is a read of its own."""
+    wanted, take = asyncio.Semaphore(0), NextEvents.take
+    taken: list[bool] = []
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+
+    def count(expected: NextEvents, part: bytes, begin: int) -> bytes:
+        sent = take(expected, part, begin)
+        taken.append(bool(sent))
+        return sent
+
+    async def one_by_one(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        parts: list[bytes] = []
+
+        async def no_wait() -> None:
+            return
+
+        if not reports:
+            request = request._replace(body=request.body.replace(b"continuous_usage_stats", b"ignored"))
+        await streams_chat(1)(e, request, cast(Any, SimpleNamespace(write=parts.append, drain=no_wait)))
+        writer.write(b"".join(parts[:3]))
+        for part in parts[3 : SENT + 2]:
+            await wanted.acquire()
+            writer.write(part)
+        await wanted.acquire()
+        await (hangs if then == "hangs" else dies)(writer)
+
+    monkeypatch.setattr(NextEvents, "take", count)
+    async with before(tmp_path, one_by_one, streams_chat(2), limits=HASTY, access_log=log) as (agent, _):
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(json.dumps(CHAT).encode()))
+        await client.head()
+        body = b""
+        for word in range(1, SENT + 1):
+            # The event of the role has a text, too.
+            while body.count(b'"content"') < 1 + word:
+                body += await client.chunk()
+            if word < SENT or then != "leaves":
+                wanted.release()
+        while then != "leaves" and (part := await client.chunk()):
+            body += part
+        assert then == "leaves" or is_complete(body)
+        client.close()
+        await until(lambda: released(agent))
+    log.close()
+    assert sum(taken) == SENT - 1
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["outcome"], line["output_tokens"]) == (("client_left", SENT) if then == "leaves" else ("ok", WORDS))
 
 
 @pytest.mark.parametrize("reason", ["abort", "cancelled", "error"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -37,6 +38,10 @@ class Engine:
     fingerprint: str | None = None
     line_end: str = "\n"
     number: int = 0
+    usage_last: bool = False
+    """Whether the usage follows the text in an event, as vLLM sends it."""
+    is_compact: bool = False
+    """Whether the JSON has neither spaces nor escapes that need not be, as vLLM sends it."""
 
     def stream(self, body: dict[str, Any]) -> bytes:
         text = self._written(body)
@@ -89,9 +94,11 @@ class Engine:
         event: dict[str, Any] = {"id": f"answer-{self.number}", "created": 1000 + self.number, "model": "m"}
         if self.fingerprint is not None:
             event["system_fingerprint"] = f"{self.fingerprint}-{self.number}"
-        if used is not None:
-            event["usage"] = used
-        return f"data: {json.dumps(event | {'choices': choices})}{self.line_end * 2}"
+        reported = {} if used is None else {"usage": used}
+        fields = {"choices": choices} | reported if self.usage_last else reported | {"choices": choices}
+        separators = (",", ":") if self.is_compact else None
+        data = json.dumps(event | fields, ensure_ascii=not self.is_compact, separators=separators)
+        return f"data: {data}{self.line_end * 2}"
 
 
 def usage(prompt: int, generated: int) -> dict[str, int]:
@@ -137,7 +144,11 @@ ENGINES = st.builds(
     tokens_per_chunk=st.integers(0, 3),
     fingerprint=st.sampled_from((None, "fp")),
     line_end=st.sampled_from(("\n", "\r\n")),
+    usage_last=st.booleans(),
+    is_compact=st.booleans(),
 )
+SIZES: st.SearchStrategy[list[int]] = st.lists(st.integers(1, 200), min_size=1, max_size=5) | st.just([])
+"""Sizes (bytes) of the chunks; empty for one event in a chunk."""
 
 
 OPTIONS = st.sampled_from(
@@ -165,7 +176,9 @@ def request_body(engine: Engine, max_tokens: int | None, options: dict[str, bool
 
 
 def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
-    """Feed a stream in chunks of these sizes (bytes), the last of which repeats."""
+    """Feed a stream in chunks of these sizes (bytes), the last of which repeats; without sizes, as it is relayed."""
+    if not sizes:
+        return relay(continued, stream)
     relayed, at, number = b"", 0, 0
     while at < len(stream):
         size = sizes[min(number, len(sizes) - 1)]
@@ -174,9 +187,27 @@ def feed(continued: ContinuedStream, stream: bytes, sizes: list[int]) -> bytes:
     return relayed
 
 
+def relay(continued: ContinuedStream, stream: bytes) -> bytes:
+    """Send each event in a chunk of its own, as a connection relays them."""
+    relayed = b""
+    for event in re.findall(rb".*?(?:\r?\n){2}|.+", stream, re.DOTALL):
+        size_line = b"%x\r\n" % len(event)
+        sent = continued.next_events.take(size_line + event + b"\r\n", len(size_line))
+        if sent:
+            relayed += sent
+            continue
+        continued.catch_up()
+        relayed += continued.feed(event)
+    continued.catch_up()
+    return relayed
+
+
 def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
     """Whether no two white-space tokens are adjacent, since their number at the end of a chunk is unknown."""
     return all(token.strip() or following.strip() for token, following in pairwise(tokens))
+
+
+LONG = (" Take", " the", " train", " ", "\u00fc", " train", " the", " train")
 
 
 @given(
@@ -184,7 +215,7 @@ def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
     max_tokens=st.none() | st.integers(1, 14),
     options=OPTIONS,
     cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3),
-    sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5),
+    sizes=SIZES,
     reports=st.booleans(),
 )
 @example(Engine((" Take", "\n", " the")), 2, {"include_usage": True}, [0.7], [200], False)
@@ -194,6 +225,11 @@ def _has_single_spaces(tokens: tuple[str, ...]) -> bool:
 @example(
     Engine((" Take", "\n"), finishes_alone=True, tokens_per_chunk=3), 13, {"include_usage": True}, [0.97], [99], True
 )
+@example(
+    Engine(LONG, tokens_per_chunk=1, usage_last=True, is_compact=True), 7, {"include_usage": True}, [0.8], [], True
+)
+@example(Engine(LONG, chat=False, is_compact=True), None, {"include_usage": True}, [0.8, 0.3], [], False)
+@example(Engine(LONG[:5] * 2, tokens_per_chunk=1, usage_last=True), None, {"include_usage": True}, [0.49], [], False)
 def test_a_continued_stream_equals_an_undisturbed_one(
     engine: Engine,
     max_tokens: int | None,
@@ -241,7 +277,7 @@ def test_a_continued_stream_equals_an_undisturbed_one(
         assert view.usage == expected.usage
 
 
-@given(engine=ENGINES, options=OPTIONS, sizes=st.lists(st.integers(1, 200), min_size=1, max_size=5))
+@given(engine=ENGINES, options=OPTIONS, sizes=SIZES)
 def test_a_stream_that_is_not_cut_has_what_the_client_requested(
     engine: Engine, options: dict[str, bool] | None, sizes: list[int]
 ) -> None:
@@ -261,7 +297,7 @@ def chunks_of(stream: bytes) -> list[Any]:
     return [payload if payload == "[DONE]" else json.loads(payload) for payload in data]
 
 
-@given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5))
+@given(stream=st.binary(max_size=400), sizes=st.lists(st.integers(1, 50), max_size=5))
 @example(b'data: {"choices": [{"delta": {"tool_calls": [{}]}}]}\n\ndata: {"error": 1}', [7])
 def test_any_bytes_are_relayed(stream: bytes, sizes: list[int]) -> None:
     request = continuable_request(CHAT_PATH, request_body(Engine(("a",)), None, None))

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.accounts.refusal_statuses import STATUS
 from penstock.answers.answer_parser import AnswerParser
+from penstock.continuation.next_events import NextEvents
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -138,15 +139,18 @@ class ClientResponse:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
         self._unsent += [lines, framing, connection, b"\r\n"]
 
-    def relay_from(self, upstream: UpstreamConnection, parser: AnswerParser | None) -> None:
+    def relay_from(
+        self, upstream: UpstreamConnection, parser: AnswerParser | None, expected: NextEvents | None = None
+    ) -> None:
         """Forward chunks of `upstream`, which sends chunks, without this object, if the client receives chunks.
 
         Args:
             parser: reads the chunks; None if they are not read.
+            expected: takes the chunks that are forwarded so; None if all are.
         """
         connected = self.client.transport.connected
         if self._chunked and connected is not None:
-            self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser)
+            self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser, expected)
             upstream.relay = self._relay
 
     @property

@@ -107,11 +107,13 @@ class ContinuedResponse:
             if self._context.request.body_dropped:
                 self.drop_body()
             self._intake = intake
-            # Chunks that are forwarded without this object would not be read.
             failure = relayed.open(head, attempt, None)
             if failure is not None:
                 self._may_move = False
                 return failure
+            if upstream is not None:
+                # Only the events that `catch_up` can count are forwarded without this object.
+                relayed.writer.relay_from(upstream, None, self._stream.next_events)
         elif head.status == 200 and head.is_event_stream:
             self._count(ContinuationOutcome.RESUMED)
             self._reported = self._stream.reported = None
@@ -124,6 +126,7 @@ class ContinuedResponse:
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward the complete events of the stream."""
+        self._catch_up()
         if self._intake is not None:
             self._intake.parser.feed(chunk)
         return self._add(self._stream.feed(chunk))
@@ -142,12 +145,23 @@ class ContinuedResponse:
             relayed.attempt.erred(self._reported)
         return Refusal(_ENGINE_FAILED, f"the stream broke off: {self._stream.failure}")
 
+    def _catch_up(self) -> None:
+        """Read the events that were forwarded without this object."""
+        taken = len(self._stream.next_events.texts)
+        if taken:
+            last = self._stream.catch_up()
+            if self._intake is not None:
+                self._intake.parser.delivered += taken - 1
+                self._intake.parser.feed(last)
+
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the stream, if the answer is complete."""
+        self._catch_up()
         return self._add(self._stream.end()) or self._relayed.write_end(upstream) or self.outcome()
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a stream that stopped arriving, or whose endpoint or region has failed."""
+        self._catch_up()
         delivered = self._stream.records
         due = self._relayed.check(idle_s, waits_since, now, waits_for_client=waits_for_client, delivered=delivered)
         if isinstance(due, Refusal) or due > now:
@@ -179,6 +193,7 @@ class ContinuedResponse:
 
         Returns the failure for the client if neither is possible.
         """
+        self._catch_up()
         context, stream, relayed = self._context, self._stream, self._relayed
         if not self._may_move or relayed.has_ended:
             return failure
@@ -287,6 +302,7 @@ class ContinuedResponse:
 
     def settle(self, account: Account) -> None:
         """Set what the client received, and the usage, in the account of the request."""
+        self._catch_up()
         self._relayed.count_in(account)
         if not (self.has_begun and 200 <= account.status < 300):
             return

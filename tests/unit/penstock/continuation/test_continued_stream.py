@@ -11,6 +11,7 @@ from penstock.answers.event_splitter import MAX_EVENT_BYTES
 from penstock.continuation.answer_transcript import MAX_TEXT_BYTES
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.continuation.continued_stream import MAX_HELD_EVENTS, ContinuedStream
+from penstock.continuation.next_events import MAX_TAKEN
 
 DONE = b"data: [DONE]\n\n"
 
@@ -49,6 +50,122 @@ def test_an_answer_that_is_more_than_text_is_passed_on_and_not_continued(breaks:
     error = b'f\n\ndata: {"error": {"code": 500}}\n\n'
     assert relayed + answer.feed(error) == breaks + rest + error
     assert (answer.failure, answer.end()) == ("", b"")
+
+
+def of_vllm(text: str, tokens: int) -> bytes:
+    """An event as vLLM sends it, with the usage so far."""
+    used = {"prompt_tokens": 11, "total_tokens": 11 + tokens, "completion_tokens": tokens}
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
+    chunk = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: %b\n\n" % json.dumps(chunk | {"usage": used}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def taken(answer: ContinuedStream, part: bytes) -> bytes:
+    """What the client receives of a chunk that is relayed; empty if it must be fed."""
+    return answer.next_events.take(b"%x\r\n%b\r\n" % (len(part), part), len(b"%x\r\n" % len(part)))
+
+
+@pytest.mark.parametrize("wants_all", [False, True])
+def test_events_that_differ_in_text_and_one_token_are_taken_and_count_like_others(wants_all: bool) -> None:
+    request = ContinuableRequest(True, 99, wants_all, wants_all)
+    answer, fed = ContinuedStream(request), ContinuedStream(request)
+    texts = [" Take", " the", "\u00fc", " ", "0", " content", " "]
+    events = [of_vllm(text, number) for number, text in enumerate(texts, 1)]
+    received = answer.feed(events[0])
+    for each in events[1:]:
+        sent = taken(answer, each)
+        assert sent
+        received += sent
+    assert answer.catch_up() == events[-1]
+    assert received == b"".join(map(fed.feed, events))
+    assert answer.next_body(b'{"messages": []}') == fed.next_body(b'{"messages": []}')
+    for field in ("records", "generated_tokens", "usage_event", "has_text"):
+        assert getattr(answer, field) == getattr(fed, field)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of_vllm(" b", 3),
+        of_vllm(" b", 2).replace(b'"prompt_tokens":11', b'"prompt_tokens":12'),
+        of_vllm(" b", 2).replace(b"null}", b'"stop"}'),
+        of_vllm(" b", 2).replace(b'{"content"', b'{"reasoning":"c","content"'),
+        of_vllm(" b", 2).replace(b'"model":"m"', b'"model":"n"'),
+        of_vllm('"}}', 2),
+        of_vllm("\n", 2),
+        of_vllm("", 2),
+        of_vllm(" b", 2).replace(b" b", b"\xff"),
+        of_vllm(" b", 2).replace(b" b", b"\x01"),
+        of_vllm(" b", 2)[:-1],
+        of_vllm(" b", 2) * 2,
+        b": comment\n\n",
+        DONE,
+    ],
+)
+def test_an_event_that_differs_otherwise_is_decoded(other: bytes) -> None:
+    answer = stream()
+    answer.feed(of_vllm(" a", 1))
+    assert taken(answer, of_vllm(" b", 2)[:-2] + b" \n\n") == b""
+    assert taken(answer, other) == b""
+    assert taken(answer, of_vllm(" b", 2))
+
+
+def with_parts(event: bytes, *parts: tuple[bytes, bytes]) -> bytes:
+    for old, new in parts:
+        assert old in event
+        event = event.replace(old, new)
+    return event
+
+
+def with_text_elsewhere(other: bytes, tokens: int) -> bytes:
+    return with_parts(of_vllm(" a", tokens), (b'{"content":" a"}', b'{"content": \t" a","x":{"content":"%b"}}' % other))
+
+
+def with_tokens_elsewhere(tokens: int) -> bytes:
+    elsewhere = b'"x":{"completion_tokens":%d},"usage":{' % tokens
+    own = b'"completion_tokens":%d' % tokens, b'"completion_tokens":1'
+    return with_parts(of_vllm(" a", tokens), own, (b'"usage":{', elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("first", "following"),
+    [
+        (with_text_elsewhere(b" a", 1), with_text_elsewhere(b" b", 2)),
+        (with_tokens_elsewhere(1), with_tokens_elsewhere(2)),
+        [with_parts(of_vllm(" a", 1), (b'"completion_tokens":1', b'"completion_tokens":null'))] * 2,
+    ],
+)
+def test_what_is_found_in_an_event_must_be_its_text_and_its_tokens(first: bytes, following: bytes) -> None:
+    answer = stream()
+    assert answer.feed(first)
+    assert taken(answer, following) == b""
+
+
+@pytest.mark.parametrize("ends", ["half", "gives up", "must call", "continues"])
+def test_no_event_is_taken_where_each_must_be_read(ends: str) -> None:
+    answer = ContinuedStream(ContinuableRequest(True, None, True, must_call=ends == "must call"))
+    answer.feed(of_vllm(" " if ends == "must call" else " a", 1))
+    if ends == "half":
+        answer.feed(b"data: {")
+    elif ends == "gives up":
+        answer.give_up("the body is gone")
+    elif ends == "continues":
+        answer.next_stream()
+        answer.feed(of_vllm(" a", 1))
+    assert taken(answer, of_vllm(" b", 2)) == b""
+
+
+def test_texts_are_kept_of_a_bounded_number_of_events() -> None:
+    answer = stream()
+    answer.feed(of_vllm(" a", 1))
+    number = 2
+    while taken(answer, of_vllm(" a", number)):
+        number += 1
+    assert number - 2 == MAX_TAKEN
+    answer.catch_up()
+    answer.feed(of_vllm(" a", number))
+    assert answer.generated_tokens == number
+    assert taken(answer, of_vllm(" a", number + 1))
 
 
 def test_usage_that_the_client_did_not_request_is_left_out_of_what_is_not_continued() -> None:
