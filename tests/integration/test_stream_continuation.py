@@ -278,11 +278,6 @@ async def test_a_model_without_a_continuation_policy_is_not_continued(tmp_path: 
         assert agent.continued() == {}
 
 
-def spend_the_budget(agent: Agent) -> None:
-    while agent.proxy.retry_budget.withdraw(agent.proxy.clock()):
-        pass
-
-
 def clear_the_kinds(agent: Agent) -> None:
     for endpoint in agent.endpoints.every():
         endpoint.set_kind(EngineKind.AUTO)
@@ -291,7 +286,6 @@ def clear_the_kinds(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("prepare", "outcome", "reported"),
     [
-        (spend_the_budget, "over_budget", "the retry budget is used up"),
         (clear_the_kinds, "no_target", "not continued: no other endpoint of an engine that continues texts"),
     ],
 )
@@ -308,15 +302,18 @@ async def test_a_limit_ends_the_stream_with_an_error(
         assert (agent.counted(), agent.continued()) == ({"engine_cut": 1}, {outcome: 1})
 
 
-async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("failure", "outcome"), [(reports_an_error, "engine_error"), (dies, "")])
+async def test_the_retry_budget_limits_continuations_of_streams_whose_endpoint_is_there(
+    tmp_path: Path, failure: Failure, outcome: str
+) -> None:
     go_on, count, permitted = asyncio.Event(), 100, 20
 
-    async def dies_later(writer: asyncio.StreamWriter) -> None:
+    async def fails_later(writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
-        writer.transport.abort()
+        await failure(writer)
 
     async with (
-        engine(streams_chat(1, 7, dies_later)) as dying,
+        engine(streams_chat(1, 7, fails_later)) as dying,
         engine(answers_after(go_on, streams_chat(2))) as other,
         running_agent(tmp_path, [dying.address, other.address], slots=count) as agent,
     ):
@@ -332,10 +329,12 @@ async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
         streams = [read_stream((await asking).body) for asking in asked]
         complete = sum(stream.done and stream.text == words(0, 30) for stream in streams)
         cut = sum(stream.error is not None and stream.text == words(0, 7) for stream in streams)
-        assert (complete, cut) == (count - dead + permitted, dead - permitted)
-        assert agent.continued() == {"resumed": permitted, "over_budget": cut}
+        lost = dead - permitted if outcome else 0
+        assert (complete, cut) == (count - lost, lost)
+        ends = {"over_budget": lost} if lost else {}
+        assert agent.continued() == {"resumed": dead - lost, **ends}
         await until(lambda: released(agent))
-        assert agent.counted() == {"ok": complete, "engine_cut": cut}
+        assert agent.counted() == {"ok": complete, **({outcome: lost} if lost else {})}
 
 
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class ContinuedResponse:
             return self._refuse("the policy does not permit it", ContinuationOutcome.NOT_CONTINUABLE)
         if context.continuations >= MAX_CONTINUATIONS:
             return self._refuse(f"it was continued {MAX_CONTINUATIONS} times", ContinuationOutcome.OVER_BUDGET)
-        if not self._proxy.retry_budget.withdraw(now):
+        if not self._is_lost() and not self._proxy.retry_budget.withdraw(now):
             return self._refuse("the retry budget is used up", ContinuationOutcome.OVER_BUDGET)
         self._exclude(relayed.attempt, reported=bool(stream.failure))
         context.continuations += 1
@@ -228,6 +228,15 @@ class ContinuedResponse:
         context.request.body, context.request.length = body, len(body)
         relayed.writer.flush()
         return None
+
+    def _is_lost(self) -> bool:
+        """Whether the stream failed for the first time, because its endpoint or its region is gone.
+
+        It then needs no more than it had. A stall, and an error that an engine reports, may be that of an overload.
+        """
+        if self._context.continuations or self._failure.reason is not _ENGINE_FAILED:
+            return False
+        return self._relayed.attempt.from_peer or not self._stream.failure
 
     def not_moved(self, refusal: Refusal) -> Refusal:
         """The failure for the client if no target continues the answer; the refusal of an answer that has not begun."""
