@@ -17,11 +17,12 @@ from zlib import crc32
 
 from penstock.routing.affinity import scope_tag
 
-MAX_FIRST_MESSAGE_BYTES: Final = 64 * 1024
-"""Part (bytes) of a prompt in which the first message of the user is searched."""
+MAX_FIRST_MESSAGE_BYTES: Final = 256 * 1024
+"""Part (bytes) of a prompt in which the first message of the user is searched: the instructions and tools of agents
+may come before it."""
 
-_USER: Final = b'"user"'
-"""The role of the first message that differs between conversations."""
+_USER: Final = re.compile(rb'"role"\s{0,16}:\s{0,16}"user"')
+"""The role of the first message that differs between conversations. The name alone may be that of a tool's argument."""
 
 _CONTENT: Final = re.compile(rb'"(?:content|text)"\s*:\s*"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 """The text of a message, or of the first part of a message with several parts."""
@@ -74,10 +75,10 @@ def conversation_key(scope: str, prompt: memoryview) -> int | None:
     Returns None where no message of a user was found, such as for embeddings.
     """
     text = bytes(prompt[:MAX_FIRST_MESSAGE_BYTES])
-    at = text.find(_USER)
-    if at < 0:
+    user = _USER.search(text)
+    if user is None:
         return None
-    end = at + len(_USER)
+    end = user.end()
     if not text[end : end + MAX_SPACE_BYTES].lstrip().startswith(b"}"):
         # The role is before the content, as clients write it.
         content = _CONTENT.search(text, end, end + MAX_CONTENT_BYTES)

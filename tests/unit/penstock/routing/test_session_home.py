@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.routing.session_home import conversation_key, home_of
+from regional_agent.requests.work_estimate import prompt_of
 
 SESSIONS = range(20_000)
 
@@ -95,7 +96,19 @@ def test_other_conversations_have_other_keys() -> None:
 def test_prompts_without_a_user_message_belong_to_no_conversation() -> None:
     assert conversation_key("t/m", memoryview(b'"input": "text"')) is None
     assert conversation_key("t/m", memoryview(b"")) is None
-    assert conversation_key("t/m", memoryview(b"x" * 200_000 + b'"user"')) is None
+    assert conversation_key("t/m", memoryview(b"x" * 300_000 + b'"role": "user"')) is None
+
+
+@pytest.mark.parametrize("tools_bytes", [0, 100_000])
+def test_tools_before_the_messages_are_not_the_first_message(tools_bytes: int) -> None:
+    argument = {"input": {"user": {"enum": ["user", "x" * tools_bytes]}, "role": {"type": "string"}}}
+
+    def key(*messages: str) -> int | None:
+        turns = [{"role": ("user", "assistant")[number % 2], "content": each} for number, each in enumerate(messages)]
+        body = {"tools": [{"parameters": {"properties": argument}}], "messages": turns}
+        return conversation_key("t/m", prompt_of(json.dumps(body).encode()))
+
+    assert key("hello") == key("hello", "hi", "and now?") != key("other")
 
 
 def test_the_first_four_kilobytes_of_the_first_message_count() -> None:
