@@ -189,7 +189,8 @@ class Targets:
         following = regions.get(served)
         if isinstance(attempt, ForwardedAttempt) and following is None:
             left = list(regions.values())
-            for each in left[left.index(attempt) + 1 :]:
+            following_it = left.index(attempt) + 1
+            for each in left[following_it:]:
                 self._lose(each, failed, now)
         endpoint = self.endpoints.get(served) or local.at_address(context.model, served)
         if following is None and endpoint is None:
