@@ -35,7 +35,8 @@ def simulated_json(before: Totals, after: Totals, moved: Sequence[Move]) -> dict
 
 def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> RenderableType:
     """Return the totals in two columns, then the requests that move."""
-    part = sum(move.requests_per_s for move in moved) / before.requests_per_s if before.requests_per_s else 0.0
+    # The rates of moves are those after a growth of demand.
+    part = sum(move.requests_per_s for move in moved) / after.requests_per_s if after.requests_per_s else 0.0
     summary = Text(f"{part:.1%} of requests get another region or another answer")
     more = len(moved) - MAX_MOVES
     rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
