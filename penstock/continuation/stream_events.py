@@ -127,6 +127,9 @@ def decode_chunk(data: bytes) -> Chunk:
         ValueError: the data is not a chunk.
     """
     try:
+        if not data.isascii():
+            # The names of members that are passed over are not checked, and fail where the event is rewritten.
+            data.decode()
         chunk = _chunk_decoder.decode(data)
         if chunk.error is not None and error_in(_fields_decoder.decode(data)) is None:
             chunk.error = None

@@ -168,6 +168,17 @@ def test_texts_are_kept_of_a_bounded_number_of_events() -> None:
     assert taken(answer, of_vllm(" a", number + 1))
 
 
+@pytest.mark.parametrize("is_continuation", [False, True])
+def test_an_event_that_is_no_text_is_malformed_wherever_its_bytes_stand(is_continuation: bool) -> None:
+    answer = ContinuedStream(ContinuableRequest(True, None, False))
+    if is_continuation:
+        answer.feed(of_vllm(" a", 1))
+        answer.next_stream()
+    assert answer.feed(of_vllm(" b", 1).replace(b'"object"', b'"\xdd"')) == b""
+    answer.feed(of_vllm(" c", 2))
+    assert "malformed" in answer.problem
+
+
 def test_usage_that_the_client_did_not_request_is_left_out_of_what_is_not_continued() -> None:
     answer = ContinuedStream(ContinuableRequest(True, None, False))
     called = event({"reasoning": "First,"})
