@@ -19,8 +19,9 @@ class BudgetMetrics:
         )
         self._overshoot = Gauge(
             "penstock_budget_overshoot_ratio",
-            "Largest part by which a budget was used beyond its burst, day or month in the last seconds: requests used"
-            " more than their estimates, or agents had no leader. It is withheld from later leases.",
+            "Largest part by which a budget was used beyond its burst, day or month in the last seconds, with what"
+            " running requests reserve: they need more than their estimates, or agents had no leader. It is withheld"
+            " from later leases.",
             registry=registry,
         )
         self._shown = 0
