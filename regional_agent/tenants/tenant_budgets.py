@@ -26,7 +26,7 @@ from penstock.tenancy.budget_lease import (
     period_of,
 )
 from penstock.tenancy.budget_limits import reported_tier
-from penstock.tenancy.budget_meter import FIRST_LEASE_S, LEASE_WAIT_S, BudgetMeter
+from penstock.tenancy.budget_meter import LEASE_WAIT_S, BudgetMeter
 from penstock.tenancy.exceeded_budget import exceeded
 from penstock.tenancy.refusals import RefusalLog
 from penstock.tenancy.request_amounts import estimated_amounts
@@ -177,11 +177,11 @@ class TenantBudgets:
         return reserved
 
     async def wait_for_lease(self) -> None:
-        """Wait for the next answer of the leader, at most FIRST_LEASE_S."""
+        """Wait for the next answer of the leader, at most LEASE_WAIT_S."""
         self._waiting += 1
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LEASE_S):
+                async with asyncio.timeout(LEASE_WAIT_S):
                     await self._answered.wait()
         finally:
             self._waiting -= 1

@@ -96,7 +96,7 @@ def test_all_senders_of_a_tenant_share_its_budget_and_a_key_adds_its_own() -> No
 
 
 async def test_a_first_request_waits_for_an_answer_of_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenant_budgets, "FIRST_LEASE_S", PATIENCE_S)
+    monkeypatch.setattr(tenant_budgets, "LEASE_WAIT_S", PATIENCE_S)
     monkeypatch.setattr(tenant_budgets, "MAX_WAITING", 2)
     here = Here(Leases(opening=0.0))
     sender = here.of(TEN)
