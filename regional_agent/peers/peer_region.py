@@ -23,6 +23,9 @@ RTT_GAIN = 0.2
 RAMP_STEP_S = 0.05
 """Interval (s) at which the view of a region on its failback ramp is recomputed."""
 
+MAX_AWAITED_S = 10.0
+"""Maximum time (s) for which the first answer of a region is awaited."""
+
 log = structlog.get_logger()
 
 
@@ -100,9 +103,11 @@ class PeerRegion:
         return not self.reachable and self.health.state is RegionState.FAILED
 
     def is_awaited(self, now: float, failover: Failover) -> bool:
-        """Whether no agent of the region has answered, and the first probe is not older than `hold_down_s`: the region
-        is unknown and not failed, since the delay may be that of this process, which has just started."""
-        return self._last_models is None and now - self._probed_since < failover.hold_down_s
+        """Whether no agent of the region has answered, and the first probe is not older than `hold_down_s` or
+        MAX_AWAITED_S: the region is unknown and not failed, since the delay may be that of this process, which has just
+        started."""
+        awaited_s = min(failover.hold_down_s, MAX_AWAITED_S)
+        return self._last_models is None and now - self._probed_since < awaited_s
 
     def set_addresses(self, addresses: Iterable[Address]) -> None:
         """Set the agents' addresses. A removed agent is kept while it answers, since the store may have lost it."""

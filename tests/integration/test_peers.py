@@ -252,15 +252,19 @@ async def test_a_region_that_has_not_answered_since_the_start_is_unknown_and_hea
     assert not observer.peers.is_awaited("there")
 
 
-async def test_a_region_that_does_not_answer_since_the_start_fails_after_the_hold_down(
-    observer: Observer, agents: list[Agent]
+@pytest.mark.parametrize(("hold_down_s", "awaited_s"), [(0.3, 0.3), (3600.0, 10.0)])
+async def test_a_region_that_does_not_answer_since_the_start_fails_after_the_hold_down_or_ten_seconds(
+    observer: Observer, agents: list[Agent], hold_down_s: float, awaited_s: float
 ) -> None:
     agents[0].silent = True
     now = 1_000.0
     observer.peers._clock = lambda: now
-    observer.peers.use(POLICY)
+    failover = msgspec.structs.replace(POLICY.failover, hold_down_s=hold_down_s)
+    observer.peers.use(msgspec.structs.replace(POLICY, failover=failover))
     await until(lambda: agents[0].requests > 0)
-    now += 2 * POLICY.failover.hold_down_s
+    now += 0.9 * awaited_s
+    assert observer.peers.is_awaited("there")
+    now += 0.2 * awaited_s
     assert not observer.peers.is_awaited("there")
     await observer.reaches(RegionState.FAILED)
 

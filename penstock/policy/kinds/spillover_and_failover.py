@@ -67,6 +67,6 @@ class Failover(PolicyStruct, frozen=True):
     """Consecutive successful probes that a failed region needs to recover."""
     hold_down_s: Annotated[float, bounds(ge=0, le=3600)] = 5.0
     """Minimum time (s) that a failed region stays failed, so that flapping does not move traffic each time. A
-    region that has not answered an agent since its start counts as failed after this time."""
+    region that has not answered an agent since its start counts as failed after this time, 10 s at most."""
     failback_ramp_s: Annotated[float, bounds(ge=0, le=3600)] = 60.0
     """Time (s) over which a recovered region's share grows from 0 to its full value."""
