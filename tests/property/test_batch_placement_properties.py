@@ -153,7 +153,7 @@ class Receiver:
         queue: Any = SimpleNamespace(
             waiting=lambda model: self.waits,
             batch_waiting_here=lambda model: self.batch_waits,
-            running_batch=SimpleNamespace(preemptible=lambda model: 0),
+            batch_requests=SimpleNamespace(preemptible=lambda model: 0),
         )
         demand: Any = None
         self.credits = CreditBalances(
