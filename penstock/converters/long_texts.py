@@ -17,6 +17,9 @@ MIN_LONG_BYTES: Final = 64 * 1024
 PIECE_BYTES: Final = 256 * 1024
 """Size (bytes) of the part of a text in base64 that is decoded at once: in some ms."""
 
+MAX_REST_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size (bytes) of a document beside its long texts, which is decoded and encoded at once: in some 10 ms."""
+
 MAX_QUOTES: Final = 400_000
 """Maximum number of quotation marks of a document, as of one with 200,000 names and texts."""
 
@@ -25,7 +28,7 @@ MAX_BACKSLASHES: Final = 1024
 
 
 class BadText(Exception):
-    """A document has too many quotation marks, or a text is not base64. The message says which."""
+    """A document is too large beside its long texts, or a text is not base64. The message says which."""
 
 
 def without_long_texts(
@@ -50,13 +53,19 @@ def without_long_texts(
             pieces += view[kept:start], short.encode()
             kept = end
         start = document.find(b'"', end + 1) + 1
+    if len(document) - sum(map(len, texts.values())) > MAX_REST_BYTES:
+        message = f"it has more than {MAX_REST_BYTES} bytes beside its texts of {min_bytes} bytes or more"
+        raise BadText(f"{message}: send images by URL, or fewer short texts")
     return b"".join((*pieces, view[kept:])), texts
 
 
 def with_long_texts(document: bytes, name: str, texts: Mapping[str, memoryview]) -> bytes:
     """Return a document with its long texts in place of the short ones that it still has."""
-    pieces = re.split(b'(?<=")(%b-[0-9]+)(?=")' % name.encode(), document)
-    return b"".join(texts[piece.decode()] if number % 2 else piece for number, piece in enumerate(pieces))
+    if not texts:
+        return document
+    # A pattern that begins with fixed characters is found 20 times as fast as one that looks behind.
+    pieces = re.split(b'(")(%b-[0-9]+)(")' % name.encode(), document)
+    return b"".join(texts[piece.decode()] if number % 4 == 2 else piece for number, piece in enumerate(pieces))
 
 
 def base64_pieces(text: memoryview) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from penstock.converters.comfyui import BadWorkflow
 from penstock.converters.comfyui_input_images import MAX_IMAGE_BYTES, NO_CONTENT, InputImage
-from penstock.converters.long_texts import MIN_LONG_BYTES, PIECE_BYTES
+from penstock.converters.long_texts import MAX_REST_BYTES, MIN_LONG_BYTES, PIECE_BYTES
 from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
@@ -180,6 +180,8 @@ async def test_large_images_are_decoded_and_encoded_in_turns_with_other_work(tmp
             ((_, _, prompt, _),) = (each["prompt"] for each in comfy.history.values())
             assert prompt["0"]["inputs"]["note"] == "n" * MIN_LONG_BYTES
             assert b64decode(json.loads(answer.body)["images"][0]["b64_json"]) == large
+            refused = await ask(agent, body=body + b" " * MAX_REST_BYTES, path=WAIT)
+            assert (refused.status, "images by URL" in json.loads(refused.body)["error"]["message"]) == (400, True)
             assert agent.held() == 0
     task.cancel()
     assert len(turns) == 2 * -(-len(large) * 4 // 3 // PIECE_BYTES)

@@ -11,6 +11,7 @@ from penstock.converters import long_texts
 from penstock.converters.long_texts import (
     MAX_BACKSLASHES,
     MAX_QUOTES,
+    MAX_REST_BYTES,
     BadText,
     base64_of,
     base64_pieces,
@@ -57,12 +58,26 @@ def test_a_document_that_is_no_object_of_texts_is_put_back_as_it_was(body: bytes
         (b'"' * (MAX_QUOTES + 1), "quotation marks"),
         (b'["%b"]' % (b'\\"' * MAX_QUOTES), "quotation marks"),
         (b'["%b"]' % (b"\\" * MAX_BACKSLASHES), "backslashes"),
+        (b'["%b"]' % b'","'.join([b"x" * (MIN_LONG_BYTES - 1)] * 129), "short texts"),
+        (b'["%b"%b]' % (LONG.encode(), b" " * MAX_REST_BYTES), "images by URL"),
     ],
-    ids=["texts", "escapes", "backslashes"],
+    ids=["texts", "escapes", "backslashes", "short texts", "spaces"],
 )
 def test_a_document_that_would_take_long_to_read_is_refused(body: bytes, problem: str) -> None:
     with pytest.raises(BadText, match=problem):
         without_long_texts(body, "n")
+
+
+def test_long_texts_do_not_count_in_the_size_of_the_rest() -> None:
+    body = b'["%b"]' % b'","'.join([LONG.encode()] * 129)
+    short, texts = without_long_texts(body, "n")
+    assert len(body) > MAX_REST_BYTES > len(short)
+    assert with_long_texts(short, "n", texts) == body
+
+
+def test_a_document_without_long_texts_is_not_searched() -> None:
+    body = b'["n-0"]'
+    assert with_long_texts(body, "n", {}) is body
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 10, 100, 101])
