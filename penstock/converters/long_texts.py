@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 MIN_LONG_BYTES: Final = 64 * 1024
 """Size (bytes) from which a text is long."""
 
@@ -69,15 +71,16 @@ def with_long_texts(document: bytes, name: str, texts: Mapping[str, memoryview])
 
 
 def base64_pieces(text: memoryview) -> Iterator[bytes]:
-    """Decode a text in base64, in which slashes may be escaped, in pieces; raises BadText."""
-    left, is_padded = b"", False
+    """Decode a text in base64, whose characters may be escaped, in pieces; raises BadText."""
+    left, escape, is_padded = b"", b"", False
     for start in range(0, len(text), PIECE_BYTES):
-        piece = left + bytes(text[start : start + PIECE_BYTES])
-        # The other character of an escape is in the next piece.
-        cut = len(piece) - piece.endswith(b"\\")
-        whole = piece[:cut].replace(b"\\/", b"/")
+        piece = escape + bytes(text[start : start + PIECE_BYTES])
+        # The other characters of an escape, such as \u003d, are in the next piece.
+        last = piece.rfind(b"\\", -5)
+        cut = last if last >= 0 and piece[last + 1 : last + 2] in (b"", b"u") else len(piece)
+        whole, escape = left + _unescaped(piece[:cut]), piece[cut:]
         used = len(whole) - len(whole) % 4
-        left = whole[used:] + piece[cut:]
+        left = whole[used:]
         if is_padded and whole:
             raise BadText("it is not base64")
         is_padded = whole.endswith(b"=", 0, used)
@@ -85,7 +88,7 @@ def base64_pieces(text: memoryview) -> Iterator[bytes]:
             yield binascii.a2b_base64(whole[:used], strict_mode=True)
         except binascii.Error:
             raise BadText("it is not base64") from None
-    if left:
+    if left or escape:
         raise BadText("it is not base64")
 
 
@@ -94,6 +97,16 @@ def base64_of(content: bytes) -> Iterator[bytes]:
     size = PIECE_BYTES // 4 * 3
     for start in range(0, len(content), size):
         yield binascii.b2a_base64(content[start : start + size], newline=False)
+
+
+def _unescaped(piece: bytes) -> bytes:
+    """Return a part of a text without escapes; raises BadText."""
+    if b"\\" not in piece:
+        return piece
+    try:
+        return msgspec.json.decode(b'"%b"' % piece, type=str).encode()
+    except (msgspec.DecodeError, UnicodeError):
+        raise BadText("it is not base64") from None
 
 
 def _end_of_text(document: bytes, start: int) -> int:

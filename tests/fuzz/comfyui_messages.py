@@ -1,11 +1,13 @@
 """Reads any bytes as ComfyUI's responses and messages: the identifier of a prompt, the queue, history and progress.
 
 Property: a response is read or rejected, and what was read is bounded. Progress never falls, and is between 0 and 1.
-A request whose long texts were cut out is the same when they are put back.
+A request whose long texts were cut out is the same when they are put back. One in base64 is decoded as the
+standard library decodes it, or rejected by both.
 """
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from urllib.parse import quote
@@ -41,9 +43,12 @@ def check(data: bytes) -> None:
         short, texts = without_long_texts(data, NAME, 8)
         assert with_long_texts(short, NAME, texts) == data
         for text in texts.values():
-            with suppress(BadText):
-                content = b"".join(base64_pieces(text))
-                assert b64decode(bytes(text).replace(b"\\/", b"/"), validate=True) == content
+            content = _decoded(bytes(text))
+            try:
+                assert b"".join(base64_pieces(text)) == content
+            except BadText:
+                assert content is None
+            if content is not None:
                 assert b"".join(base64_of(content)) == b64encode(content)
     with suppress(BadWorkflow):
         assert b'"client_id":"c"' in prompt_with_client(data, "c", "f")
@@ -58,3 +63,12 @@ def check(data: bytes) -> None:
         progress.read(message)
         assert before <= progress.value <= 1.0
         before = progress.value
+
+
+def _decoded(text: bytes) -> bytes | None:
+    try:
+        encoded = json.loads(f'"{text.decode()}"')
+        # The standard library ignores padding after a whole group.
+        return None if len(encoded) % 4 else b64decode(encoded, validate=True)
+    except ValueError:
+        return None

@@ -171,7 +171,7 @@ async def test_large_images_are_decoded_and_encoded_in_turns_with_other_work(tmp
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(comfyui_run, "_in_turns", lambda pieces: in_turns(noted(pieces)))
         async with serving(tmp_path, comfy, limits=Limits(idle_linger_s=0.0)) as agent:
-            encoded = json.dumps(b64encode(large).decode()).encode().replace(b"/", b"\\/")
+            encoded = json.dumps(b64encode(large).decode()).encode().replace(b"/", b"\\/").replace(b"=", b"\\u003d")
             body = with_image(b64_json="IMAGE").replace(b'"IMAGE"', encoded)
             body = body.replace(b"in.png!", b"n" * MIN_LONG_BYTES)
             answer = await ask(agent, body=body, path=WAIT)

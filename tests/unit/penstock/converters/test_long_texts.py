@@ -86,7 +86,8 @@ def test_base64_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch, length: in
     monkeypatch.setattr(long_texts, "PIECE_BYTES", piece_bytes)
     content = bytes(255 - number for number in range(length))
     encoded = b64encode(content)
-    for text in (encoded, encoded.replace(b"/", b"\\/")):
+    all_escaped = b"".join(b"\\u%04x" % char for char in encoded)
+    for text in (encoded, encoded.replace(b"/", b"\\/"), encoded.replace(b"=", b"\\u003D"), all_escaped):
         assert b"".join(base64_pieces(memoryview(text))) == content
     monkeypatch.setattr(long_texts, "PIECE_BYTES", 4 * piece_bytes)
     assert b"".join(base64_of(content)) == encoded
@@ -94,7 +95,12 @@ def test_base64_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch, length: in
 
 @pytest.mark.parametrize("piece_bytes", [4, 8, 64])
 @pytest.mark.parametrize(
-    "text", [b"?", b"a", b"abc", b"ab==abcd", b"ab=c", b"====", b"abcd=", b"abcd\\", b"ab\\nc", b"a b="]
+    "text",
+    [
+        *(b"?", b"a", b"abc", b"ab==abcd", b"ab=c", b"====", b"abcd=", b"abcd\\", b"ab\\nc", b"a b="),
+        *(b"abcd\\u", b"abc\\u00", b"abc\\u003", b"abc\\u00zz", b"abc\\u0022", b"abc\\u005cu0041", b"abc\\\\u0041"),
+        *(b"abc\\uff21", b"abc\\ud83d\\ude00", b"abc\\u0041\n", b'abc\\u0041"', b"abc\\u0041\xff"),
+    ],
 )
 def test_what_is_not_base64_is_refused_in_pieces_too(
     monkeypatch: pytest.MonkeyPatch, text: bytes, piece_bytes: int
