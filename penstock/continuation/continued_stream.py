@@ -29,6 +29,7 @@ from penstock.continuation.stream_events import (
     encode_event,
     engine_failure,
     event_data,
+    reported_reason,
     without_usage,
 )
 
@@ -75,6 +76,8 @@ class ContinuedStream:
         """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
         """Failure of the engine according to the stream itself; empty without a failure."""
+        self.reason_elsewhere = ""
+        """The reason code by which the agent of a serving region reports the failure; empty if it reports none."""
         self.reported: AnswerError | None = None
         """The error by which the engine reported its failure; None if it reported none."""
         self.error: AnswerError | None = None
@@ -160,7 +163,7 @@ class ContinuedStream:
         self._splitter.take_rest()
         self._release_held()
         self.next_events.stop()
-        self.failure = ""
+        self.failure = self.reason_elsewhere = ""
         self._is_continuation = True
         self._transcript.next_stream()
         self._repeatable_space = self._transcript.space
@@ -208,7 +211,7 @@ class ContinuedStream:
             self.problem = transcript.problem_with(chunk)
         if chunk.error is not None:
             if not self.problem:
-                self.failure = engine_failure(chunk.error)
+                self.failure, self.reason_elsewhere = engine_failure(chunk.error), reported_reason(chunk.error)
             error = error_in(members_of(data) or {})
             if self.failure:
                 self.reported = error

@@ -153,6 +153,12 @@ def encode_event(data: object) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(data)
 
 
+def reported_reason(error: Any) -> str:
+    """Return the reason code by which the agent of a serving region reports a failure; empty for any other error."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, str) and code in _REPORTED_FAILURES else ""
+
+
 def engine_failure(error: Any) -> str:
     """Return the message of an error in a stream if the engine failed; empty if the request caused the error.
 

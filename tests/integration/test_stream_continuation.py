@@ -533,6 +533,35 @@ async def test_the_origin_continues_a_stream_broken_in_the_serving_region(tmp_pa
         assert origin.counted() == {"ok": 1}
 
 
+async def test_agents_that_stop_in_the_serving_region_break_no_engine(tmp_path: Path) -> None:
+    scripts = streams_chat(1, 7, hangs), streams_chat(2, 7, hangs), streams_chat(3)
+    async with two_regions(tmp_path, answers, *scripts) as (origin, server):
+        client = await RawClient.connect(origin.traffic)
+        client.send(post(json.dumps(CHAT).encode()))
+        await client.head()
+        body = b""
+        for delivered in (7, 14):
+            while body.count(b'"content":" ') < delivered:
+                body += await client.chunk()
+            (exchange,) = server.proxy.active
+            exchange.shut_down()
+        while part := await client.chunk():
+            body += part
+        assert is_complete(body)
+        assert origin.continued() == {"resumed": 2}
+
+
+@pytest.mark.parametrize(("failure", "continued"), [(dies, "resumed"), (reports_an_error, "over_budget")])
+async def test_without_retries_left_only_a_loss_in_the_serving_region_is_continued(
+    tmp_path: Path, failure: Failure, continued: str
+) -> None:
+    async with two_regions(tmp_path, answers, streams_chat(1, 7, failure), streams_chat(2)) as (origin, _):
+        while origin.proxy.retry_budget.withdraw(origin.proxy.clock()):
+            pass
+        await chat(origin)
+        assert origin.continued() == {continued: 1}
+
+
 async def test_a_stream_whose_key_is_revoked_in_the_serving_region_has_one_end(tmp_path: Path) -> None:
     async with two_regions(tmp_path, answers, streams_chat(1, 7, hangs), streams_chat(2)) as (origin, server):
         client = await RawClient.connect(origin.traffic)

@@ -35,6 +35,9 @@ MAX_CONTINUATIONS: Final = 2
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 _OK: Final = Outcome.OK
 _PLACES: Final = UsagePlaces(UsageFields())
+_STOPPED: Final = Reason.SHUTTING_DOWN.value
+_OF_LOSS: Final = frozenset({_ENGINE_FAILED.value, _STOPPED})
+"""Reasons by which a serving region reports that an endpoint or an agent of it is gone."""
 _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
 """Reasons that report only that no target continues the answer: the client receives the failure of the stream."""
 
@@ -234,9 +237,10 @@ class ContinuedResponse:
 
         It then needs no more than it had. A stall, and an error that an engine reports, may be that of an overload.
         """
+        stream = self._stream
         if self._context.continuations or self._failure.reason is not _ENGINE_FAILED:
             return False
-        return self._relayed.attempt.from_peer or not self._stream.failure
+        return not stream.failure or (self._relayed.attempt.from_peer and stream.reason_elsewhere in _OF_LOSS)
 
     def not_moved(self, refusal: Refusal) -> Refusal:
         """The failure for the client if no target continues the answer; the refusal of an answer that has not begun."""
@@ -259,7 +263,8 @@ class ContinuedResponse:
             self._failed_endpoints |= {attempt.endpoint_name}
         elif not reported:
             self._failed_regions.append(attempt.region)
-        if self._failure.reason is _ENGINE_FAILED and (reported or not attempt.from_peer):
+        is_stop = attempt.from_peer and self._stream.reason_elsewhere == _STOPPED
+        if self._failure.reason is _ENGINE_FAILED and (reported or not attempt.from_peer) and not is_stop:
             context.may_end_engines = True
             if attempt.from_peer:
                 context.failed_elsewhere += 1
