@@ -84,7 +84,10 @@ class Targets:
         (self._at,) = self.endpoints
         others = self._others(attempt)
         if self._may_leave(attempt, others) and parts.proxy.retry_budget.allows_one(now):
-            self._add_region(parts.proxy.router.after(context, attempt, now)[0])
+            following = parts.proxy.router.after(context, attempt, now)[0]
+            # Without a credit, what is full would reach the client, though an endpoint of its host is free.
+            if following is not None and (following.owes_credit or not others):
+                self._add_region(following)
         if not self.regions:
             self._add_others(others)
 

@@ -460,6 +460,29 @@ async def test_an_endpoint_of_another_host_comes_before_another_region(tmp_path:
         assert (len(near.requests), len(beside.requests), far.requests) == (1, 1, [])
 
 
+@pytest.mark.parametrize("script", [BUSY, responds(500), disconnects])
+async def test_without_a_credit_an_endpoint_of_the_same_host_comes_before_another_region(
+    script: Script, tmp_path: Path
+) -> None:
+    failed: list[ScriptedEngine] = []
+
+    async def fails_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if not failed:
+            failed.append(e)
+            await script(e, received, writer)
+        else:
+            await streams(e, received, writer)
+
+    async with (
+        engine(fails_once) as near,
+        engine(fails_once) as beside,
+        engine(streams) as far,
+        entry(tmp_path, [near, beside], {"eu-es": far.address}, AT_HOME) as (_, front),
+    ):
+        assert (await ask(front)).status == 200
+        assert (len(near.requests), len(beside.requests), far.requests) == (1, 1, [])
+
+
 async def test_another_region_comes_before_an_endpoint_of_a_host_that_failed(tmp_path: Path) -> None:
     async with (
         engine(disconnects) as near,
