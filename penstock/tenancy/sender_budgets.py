@@ -148,13 +148,18 @@ class BudgetReservation:
             meter = meters[index]
             meter.settle(meter.amount_of(reserved), meter.amount_of(actual), now)
 
-    def answer_grew(self, output_tokens: float) -> None:
+    def answer_grew(self, output_tokens: float, *, has_arrived: bool) -> None:
         """Reserve output for twice the length that an answer has reached, once that is more than was reserved: the
-        longer an answer is already, the longer is its rest (lengths are about lognormal). The next answers may be as
-        long."""
+        longer an answer is already, the longer is its rest (lengths are about lognormal).
+
+        Args:
+            output_tokens: the length of the answer.
+            has_arrived: whether so much has arrived, so that the next answers may be as long; otherwise it is the
+                length by the time, which an engine that hangs has, too.
+        """
         amounts = self._amounts
         if output_tokens > amounts.output_tokens and not self._is_settled:
-            if output_tokens > self.budgets.usual_tokens:
+            if has_arrived and output_tokens > self.budgets.usual_tokens:
                 self.budgets.note_answer(output_tokens)
             most, ahead = amounts.most_output_tokens, output_tokens * AHEAD
             self.outgrown(0.0, ahead if ahead < most else output_tokens if output_tokens > most else most)

@@ -123,7 +123,7 @@ class ObservedResponse:
                 self._delivered = parser.delivered
                 self._note_output(now)
                 if self._context.reservation is not None:
-                    self._context.reservation.answer_grew(float(parser.delivered))
+                    self._context.reservation.answer_grew(float(parser.delivered), has_arrived=True)
         self._sent_bytes += len(chunk)
         return chunk
 

@@ -330,7 +330,7 @@ class PickedRequest:
             assert attempt is not None
             expected_tokens = attempt.waits(now)
             if context.reservation is not None:
-                context.reservation.answer_grew(expected_tokens)
+                context.reservation.answer_grew(expected_tokens, has_arrived=False)
             limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
             if self._targets.is_lost():
                 self.end(self._region_lost("the serving region has failed", is_cut=True))

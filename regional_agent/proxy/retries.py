@@ -294,7 +294,7 @@ def while_awaiting(
     if context.request.whole:
         expected_tokens = attempt.waits(now)
         if context.reservation is not None:
-            context.reservation.answer_grew(expected_tokens)
+            context.reservation.answer_grew(expected_tokens, has_arrived=False)
     if attempt.peer_failed():
         attempt.unreachable(context, broke=True)
         return RetryReason.CLOSED_EARLY

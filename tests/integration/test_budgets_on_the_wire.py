@@ -22,6 +22,7 @@ from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
+from penstock.tenancy.sender_budgets import FIRST_TOKENS
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -292,6 +293,9 @@ async def test_a_long_answer_that_is_not_streamed_takes_from_a_budget_by_its_tim
             client = await RawClient.connect(agent.traffic)
             client.send(post(chat))
         await until(lambda: len(agent.budgets) == 1 and meter(agent, BudgetUnit.TOKENS).held > 4_000.0)
+        sender = agent.budgets.of(agent.config.policy.tenants["open"])
+        assert sender is not None
+        assert sender.usual_tokens == FIRST_TOKENS, "an engine that hangs teaches no length"
 
 
 async def test_answers_that_are_longer_than_expected_do_not_exceed_money_together(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class RelayedResponse:
         if has_output:
             self.attempt.progressed(now)
             if self._context.reservation is not None:
-                self._context.reservation.answer_grew(float(self._delivered))
+                self._context.reservation.answer_grew(float(self._delivered), has_arrived=True)
         if has_output or waits_for_client:
             self._output_at = now
         elif has_news or now - waits_since <= idle_s:

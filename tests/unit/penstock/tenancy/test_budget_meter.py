@@ -542,13 +542,13 @@ class TestSender:
         assert isinstance(free, BudgetReservation)
         assert isinstance(until_600, BudgetReservation)
         for tokens, held in ((200.0, 422.0), (250.0, 1_000.0), (400.0, 1_000.0), (550.0, 1_700.0), (900.0, 2_000.0)):
-            free.answer_grew(tokens)
-            until_600.answer_grew(tokens)
+            free.answer_grew(tokens, has_arrived=True)
+            until_600.answer_grew(tokens, has_arrived=True)
             assert meter.held == held, f"{tokens} tokens so far"
         assert of.usual_tokens > 211.0, "the next one may be as long"
         until_600.give_back(1.0)
         free.give_back(1.0)
-        free.answer_grew(9_000.0)
+        free.answer_grew(9_000.0, has_arrived=True)
         assert meter.held == 0.0
 
     def test_tokens_beyond_the_reservation_cost_money_while_they_come(self) -> None:

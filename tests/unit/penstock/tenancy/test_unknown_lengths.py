@@ -87,7 +87,7 @@ class Running:
             self.at.learn(self.length, now)
         elif now - self.checked_at >= CHECK_S:
             self.checked_at = now
-            self.reserved.answer_grew(self.done)
+            self.reserved.answer_grew(self.done, has_arrived=False)
         return self.done - before
 
 
