@@ -250,7 +250,7 @@ class OnDemandModels:
                 begun += 1
                 leaving = self.memory.leaving(room)
                 self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s, leaving)
-        if problem and not begun:
+        if problem and not begun and for_requests > 0:
             self.without_room_s[model.name] = self.without_room_s.get(model.name, 0.0) + DECIDE_EVERY_S
 
     def _wake_all(self, model: Model) -> None:

@@ -284,6 +284,8 @@ class PeerProber:
         """Probe all agents of a region; the region is healthy as soon as one agent reports that it can serve."""
         peer.set_addresses(self._directory.addresses(peer.name))
         if not peer.agents and peer.health.state is RegionState.UNKNOWN:
+            if not self._directory.is_read:
+                peer.round_began(self._clock())
             return  # a region without a known address was never reachable, so it cannot be lost
         current = _Round(self._clock())
         peer.round_began(current.started_at)

@@ -168,7 +168,7 @@ class PeerRegion:
         self.unreachable(address)
 
     def round_began(self, started_at: float) -> None:
-        """Record the start of a round of probes to known agents."""
+        """Record the start of a round of probes to known agents, or to none while the agents are not known yet."""
         self._probed_since = min(self._probed_since, started_at)
 
     def round_succeeded(self, started_at: float, now: float, failover: Failover) -> None:

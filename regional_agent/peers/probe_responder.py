@@ -92,11 +92,10 @@ class ProbeResponder:
         request, session = opened
         if request.origin not in policy.regions or request.origin == self._region:
             return 403, b"not another region of the policy\n"
-        models = {
-            model: self._model_answer(model, request, policy)
-            for model in self._endpoints.pools
-            if model in policy.models and self.has_room(model)
-        }
+        known = [model for model in self._endpoints.pools if model in policy.models]
+        # A region that states no model counts as one without endpoints.
+        stated = [model for model in known if self.has_room(model)] or known
+        models = {model: self._model_answer(model, request, policy) for model in stated}
         accepts = not self.shutting_down and self.accepts_clients()
         sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes is True else b""
         digest = digest_of(sketch)

@@ -218,6 +218,7 @@ async def test_a_rarely_used_model_leaves_once_for_a_step_of_a_rollout(tmp_path:
         assert (await ask(agent, body=chat(OTHER))).status == 200
         await until(lambda: on_demand_models.HAD_TURN in endpoint.reported.wake_problem)
         assert host.loaded == [OTHER], "which clients use, and the version is not used yet"
+        assert MODEL not in models.without_room_s, "no request lacks it"
         assert (await ask(agent, body=chat(MODEL))).status == 200, "requests wake it as any model"
         assert (await ask(agent, body=chat(OTHER))).status == 200
         use_plan(5.0, 25.0)

@@ -269,6 +269,18 @@ async def test_a_region_that_does_not_answer_since_the_start_fails_after_the_hol
     await observer.reaches(RegionState.FAILED)
 
 
+async def test_a_region_is_awaited_for_ten_seconds_where_no_agent_is_known(tmp_path: Path) -> None:
+    unaware, now = Observer(tmp_path), 1_000.0
+    unaware.peers._clock = lambda: now
+    failover = msgspec.structs.replace(POLICY.failover, hold_down_s=3600.0)
+    unaware.peers.use(msgspec.structs.replace(POLICY, failover=failover))
+    await until(lambda: unaware.peers.regions["there"]._probed_since == now)
+    assert unaware.peers.is_awaited("there")
+    now += 11.0
+    assert not unaware.peers.is_awaited("there")
+    await unaware.peers.stop()
+
+
 async def test_a_hung_region_fails_too(observer: Observer, agents: list[Agent]) -> None:
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)

@@ -113,6 +113,13 @@ def test_reports_readiness_and_expected_wait(here: Here) -> None:
     assert here.ask().models["m"].expected_wait_s == pytest.approx(5 * 2.0 / 20)
 
 
+def test_omits_a_model_without_room_unless_that_leaves_none(here: Here) -> None:
+    here.responder.has_room = lambda model: model != "cold"
+    assert here.ask().models.keys() == {"m"}
+    here.responder.has_room = lambda model: False
+    assert here.ask().models.keys() == {"m", "cold"}, "a region without models has no health"
+
+
 def test_a_sketch_is_for_the_probing_region_and_sent_once(here: Here) -> None:
     hot, affinity = HotPrefixes(), AffinityIndex()
     for key, permitted in ((4, ("here", "a", "b")), (8, ("here", "b"))):
