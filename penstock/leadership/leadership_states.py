@@ -22,7 +22,7 @@ PROOF_MARGIN_S = 0.25
 
 
 class LeadershipRole(StrEnum):
-    """LeadershipRole of a control plane."""
+    """Role of a control plane."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"

@@ -15,6 +15,7 @@ from penstock.jobs.job_records import FileRecord
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.jobs.api import merged_lists
 from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.storage.page import Page
 from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import with_tenants
 from tests.integration.test_message_batches import requests
@@ -116,7 +117,7 @@ async def test_a_list_names_the_store_that_it_lacks(tmp_path: Path, monkeypatch:
 async def test_a_store_that_falls_silent_amid_a_list_delays_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merged_lists, "OTHER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(merged_lists, "OTHER_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(merged_lists, "SHOWN_AT_ONCE", 3)
     async with (
         two_regions(tmp_path) as (one, two),
@@ -126,7 +127,12 @@ async def test_a_store_that_falls_silent_amid_a_list_delays_it_once(
         for _ in range(4):
             await create(first, "/v1/files")
         made = await create(second, "/v1/files")
-        reads, find = 0, FileStore.find
+        reads, find, names = 0, FileStore.find, merged_lists.MergedList._names
+
+        async def then_in_haste(merged: merged_lists.MergedList, page: Page) -> Any:
+            found = await names(merged, page)
+            monkeypatch.setattr(merged_lists, "OTHER_TIMEOUT_S", 0.1)
+            return found
 
         async def silent(files: FileStore, tenant: str, file: str) -> FileRecord | None:
             nonlocal reads
@@ -136,6 +142,7 @@ async def test_a_store_that_falls_silent_amid_a_list_delays_it_once(
             return await asyncio.Future()
 
         monkeypatch.setattr(FileStore, "find", silent)
+        monkeypatch.setattr(merged_lists.MergedList, "_names", then_in_haste)
         page = (await second.http.get("/v1/files")).json()
         assert [each["id"] for each in page["data"]] == [made]
         assert ([each["name"] for each in page["missing_stores"]], reads) == (["jobs"], 2)

@@ -58,8 +58,9 @@ from tests.support.wait import PATIENCE_S, until
 
 @pytest.fixture(autouse=True)
 def _patient_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    # An agent that Redis does not answer in time proceeds without a claim.
-    monkeypatch.setattr(wake_claims, "TIMEOUT_S", PATIENCE_S)
+    # An agent that Redis does not answer in time proceeds without a claim, or gives none back.
+    for module in (wake_claims, wake_attempts):
+        monkeypatch.setattr(module, "TIMEOUT_S", PATIENCE_S)
 
 
 class SleepingEngine(SmallHttp):
@@ -343,9 +344,12 @@ async def test_an_agent_that_stops_gives_back_what_it_would_try_again_and_holds_
     tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_history, "FIRST_RETRY_S", 300.0)
-    monkeypatch.setattr(wake_attempts, "CLAIM_S", 3.0)
+    monkeypatch.setattr(wake_attempts, "CLAIM_S", PATIENCE_S)
     terms: list[float] = []
-    claim = WakeClaims.claim
+    claim, sleep = WakeClaims.claim, asyncio.sleep
+
+    async def renews_soon(delay_s: float, result: Any = None) -> Any:
+        return await sleep(0.05 if delay_s == PATIENCE_S / 3.0 else delay_s, result)
 
     async def noted(self: WakeClaims, endpoint: str, model: str, for_s: float, **options: bool) -> bool:
         found = await claim(self, endpoint, model, for_s, **options)
@@ -353,6 +357,7 @@ async def test_an_agent_that_stops_gives_back_what_it_would_try_again_and_holds_
         return found
 
     monkeypatch.setattr(WakeClaims, "claim", noted)
+    monkeypatch.setattr(asyncio, "sleep", renews_soon)
     other = WakeClaims("another", RegionRedis(RedisAddress(own_redis.url), region_keys("eu-de"), "eu-de"))
     engine = SleepingEngine()
     engine.hook_status = 500
@@ -362,8 +367,8 @@ async def test_an_agent_that_stops_gives_back_what_it_would_try_again_and_holds_
         await until(lambda: bool(terms))
         assert not await other.claim("gpu-0", MODEL, 300.0)
         await until(lambda: len(terms) >= 3)
-        assert set(terms) == {3.0}, "so that an agent that dies holds it no longer"
-    assert await other.claim("gpu-0", MODEL, 300.0)
+        assert set(terms) == {PATIENCE_S}, "so that an agent that dies holds it no longer"
+    assert await other.claim("gpu-0", MODEL, 300.0, without_redis=False)
     await other.close()
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,9 +110,10 @@ async def test_a_page_after_a_text_that_is_no_identifier_follows_its_place(
     ("apart_s", "in_windows"), [(0.01, 6_000), (1.0, 60), (60.0, 1 + 256)], ids=["quick", "steady", "slow"]
 )
 async def test_a_page_of_a_long_list_reads_a_part_of_it(
-    bucket: Bucket, storage: JobStorage, apart_s: float, in_windows: int
+    bucket: Bucket, storage: JobStorage, monkeypatch: pytest.MonkeyPatch, apart_s: float, in_windows: int
 ) -> None:
     now = time.time()
+    monkeypatch.setattr(page, "time", SimpleNamespace(time=lambda: now))
     every = [made_at(now - n * apart_s, n) for n in range(100_000)][::-1]
     bucket.holds(every)
     for after in ("", every[50_000]):
