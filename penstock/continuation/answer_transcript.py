@@ -74,9 +74,11 @@ class AnswerTranscript:
                 return "the answer contains log probabilities"
             if choice.delta is not None and not choice.delta.is_continuable:
                 return "the answer contains more than text and tool calls: reasoning, a refusal or audio"
-        if self._text_bytes > MAX_TEXT_BYTES:
-            return f"the answer is longer than {MAX_TEXT_BYTES} bytes"
-        return ""
+        return self.length_problem()
+
+    def length_problem(self) -> str:
+        """Return the reason why an answer of this length cannot be continued; empty if it can be continued."""
+        return f"the answer is longer than {MAX_TEXT_BYTES} bytes" if self._text_bytes > MAX_TEXT_BYTES else ""
 
     def identify(self, chunk: Chunk) -> None:
         """Record the identity of the answer, by its first chunk."""

@@ -124,6 +124,8 @@ class ContinuedStream:
             self._transcript.add_texts(texts, None if usage is None else usage.completion_tokens)
             if usage is not None:
                 self.usage_event = last
+            if problem := self._transcript.length_problem():
+                self.give_up(problem)
         return last
 
     def end(self) -> bytes:

@@ -110,6 +110,19 @@ def test_an_event_that_differs_otherwise_is_decoded(other: bytes) -> None:
     assert taken(answer, of_vllm(" b", 2))
 
 
+def test_a_text_that_is_too_long_is_not_kept_where_its_events_are_taken() -> None:
+    answer = stream()
+    answer.feed(of_vllm(" a", 1))
+    word, tokens = "x" * 1024, 1
+    while not answer.problem and tokens <= 300:
+        tokens += 1
+        assert taken(answer, of_vllm(word, tokens))
+        answer.catch_up()
+    assert answer.problem == f"the answer is longer than {MAX_TEXT_BYTES} bytes"
+    assert tokens == MAX_TEXT_BYTES // 1024 + 1
+    assert not taken(answer, of_vllm(word, tokens + 1)), "a stream that is not continued is not recorded"
+
+
 def with_parts(event: bytes, *parts: tuple[bytes, bytes]) -> bytes:
     for old, new in parts:
         assert old in event
