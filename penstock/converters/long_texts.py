@@ -83,7 +83,7 @@ def base64_pieces(text: memoryview) -> Iterator[bytes]:
         left = whole[used:]
         if is_padded and whole:
             raise BadText("it is not base64")
-        is_padded = whole.endswith(b"=", 0, used)
+        is_padded |= whole.endswith(b"=", 0, used)
         try:
             yield binascii.a2b_base64(whole[:used], strict_mode=True)
         except binascii.Error:

@@ -99,7 +99,7 @@ def test_base64_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch, length: in
     [
         *(b"?", b"a", b"abc", b"ab==abcd", b"ab=c", b"====", b"abcd=", b"abcd\\", b"ab\\nc", b"a b="),
         *(b"abcd\\u", b"abc\\u00", b"abc\\u003", b"abc\\u00zz", b"abc\\u0022", b"abc\\u005cu0041", b"abc\\\\u0041"),
-        *(b"abc\\uff21", b"abc\\ud83d\\ude00", b"abc\\u0041\n", b'abc\\u0041"', b"abc\\u0041\xff"),
+        *(b"abc\\uff21", b"abc\\ud83d\\ude00", b"abc\\u0041\n", b'abc\\u0041"', b"abc\\u0041\xff", b"abc=\\u0041bcd"),
     ],
 )
 def test_what_is_not_base64_is_refused_in_pieces_too(
