@@ -167,6 +167,13 @@ async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again
         assert await agent.jobs.expiry.sweep(time.time() + 721.5 * HOUR_S) == 2
         assert not any(deleted in path for path in objects(tmp_path / "store"))
         assert (await client.http.get(f"/v1/jobs/{job}/result")).json()["text"] == "some text"
+        runs = len(gpu.requests)
+        assert (await submit(client, **key)).json()["id"] == job, "the one with the key that is left"
+        assert (await client.http.delete(f"/v1/jobs/{job}")).status_code == 200
+        third = (await submit(client, **key)).json()["id"]
+        assert third not in (deleted, job), "the end of the second is left"
+        await ended(client, third)
+        assert len(gpu.requests) == runs + 1
 
 
 async def _ended_an_hour_later(store: Path, job: str) -> None:

@@ -171,17 +171,27 @@ async def job_of_key(
 ) -> tuple[JobPaths, JobRecord | None]:
     """Return the job of a request with an Idempotency-Key, and its record if it exists. Raises BadInput.
 
-    A job that was deleted has left its end: its identifier is not used again.
+    A job that was deleted has left its end: its identifier is not used again until the end is deleted by age. A later
+    job with the key may exist then.
 
     Args:
         parts: what the request consists of, its key included.
     """
+    free: JobPaths | None = None
     for deleted in range(MAX_DELETED):
         number = (b"%d" % deleted,) if deleted else ()
         paths = JobPaths(tenant, store_paths.repeatable_id(prefix, tenant.encode(), *parts, *number))
         record = await jobs.record(paths)
-        if record is not None or await jobs.find_end(paths) is None:
+        if record is not None:
             return paths, record
+        if await jobs.find_end(paths) is not None:
+            free = None
+        elif free is not None:
+            break
+        else:
+            free = paths
+    if free is not None:
+        return free, None
     message = f"{MAX_DELETED} jobs with this Idempotency-Key were deleted; use another one"
     raise BadInput(409, "idempotency_key_reused", message)
 
