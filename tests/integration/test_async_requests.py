@@ -357,6 +357,63 @@ async def test_bodies_of_requests_count_until_their_ends_and_are_not_kept_longer
         assert (await client.http.get(done["result"]["url"])).json()["text"] == texts[2]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_bodies_of_requests_that_an_earlier_release_has_ended_do_not_count(
+    tmp_path: Path, is_deleted: bool
+) -> None:
+    store, texts = job_store(tmp_path / "store", max_tenant_bytes=2500), ("a" * 1000, "b" * 1000, "c" * 1000)
+    release = asyncio.Event()
+    release.set()
+    async with engine(answers_after(release, embeds)) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        job = (await submit(client)).json()["id"]
+        await ended(client, job)
+        await closed(tmp_path / "store")
+        paths, storage = JobPaths("open", job), JobStorages().of(f"file://{tmp_path}/store")
+        await storage.put(f"{paths.body_size}/2000", b"")
+        if is_deleted:
+            for path in (paths.record, paths.end):
+                await storage.delete(path)
+        else:
+            await storage.put(paths.body, b"x" * 2000)
+        release.clear()
+        for text in texts[:2]:
+            assert (await submit(client, BODY | {"input": text})).status_code == 202
+        refused = await submit(client, BODY | {"input": texts[2]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "storage_full")
+        assert len(stored_files(tmp_path / "store", "*/job-bytes/*")) == 2
+        assert len(stored_files(tmp_path / "store", "*/body")) == 2
+
+
+async def test_the_body_of_a_request_that_is_repeated_until_after_its_end_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, put_body, calls = job_store(tmp_path / "store", max_tenant_bytes=1500), BatchStore.put_body, 0
+    both, release = asyncio.Event(), asyncio.Event()
+
+    async def in_turns(jobs: BatchStore, paths: JobPaths, body: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await both.wait()
+        elif calls == 2:
+            both.set()
+            await release.wait()
+        await put_body(jobs, paths, body)
+
+    monkeypatch.setattr(BatchStore, "put_body", in_turns)
+    body, key = BODY | {"input": "a" * 1000}, {"idempotency-key": "k1"}
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        first, second = (asyncio.create_task(submit(client, body, **key)) for _ in range(2))
+        done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        job = done.pop().result().json()["id"]
+        await ended(client, job)
+        await closed(tmp_path / "store")
+        release.set()
+        assert [(await each).json()["id"] for each in (first, second)] == [job, job]
+        assert len(stored_files(tmp_path / "store", "*/job-bytes/*")) == 1
+        assert (await submit(client, BODY | {"input": "b" * 1000})).status_code == 202
+
+
 async def test_an_agent_that_was_paused_ends_a_request_that_another_agent_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

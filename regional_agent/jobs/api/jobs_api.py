@@ -107,6 +107,9 @@ class JobsApi:
             message = f"the tenant has {open_jobs} unfinished requests; retry when one has ended"
             raise BadInput(429, "too_many_requests", message)
         if held_bytes + len(body) > self._store.max_tenant_bytes:
+            await jobs.drop_ended_bodies(tenant, self._store.covers or ())
+            held_bytes = await jobs.body_bytes(tenant)
+        if held_bytes + len(body) > self._store.max_tenant_bytes:
             message = f"the unfinished requests of the tenant would have more than {self._store.max_tenant_bytes} bytes"
             raise BadInput(429, "storage_full", f"{message}; retry when some have ended")
         await jobs.storage.put(paths.mark(jobs.region, record.expires_at), b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
 from penstock.jobs.store_paths import Expiring, JobPaths, OpenJob, open_job
 from penstock.jobs.webhook import webhook_of
 from penstock.ledger.spool_format import JobResult
-from regional_agent.jobs.storage.job_storage import JobStorage
+from regional_agent.jobs.storage.job_storage import JobStorage, UnreadableRecord
 
 JobRecord = BatchRecord | AsyncRequest
 
@@ -168,6 +169,21 @@ class BatchStore:
         """Return the size (bytes) of the bodies of a tenant's asynchronous requests that have not ended."""
         sizes = await self.storage.list(store_paths.body_sizes(tenant))
         return sum(store_paths.body_bytes(each.path) for each in sizes)
+
+    async def drop_ended_bodies(self, tenant: str, regions: Iterable[str]) -> None:
+        """Delete the bodies of a tenant's asynchronous requests that have ended in `regions`: those that an agent of an
+        earlier release has ended or deleted, or that a repeated request wrote after the end."""
+        sizes = await self.storage.list(store_paths.body_sizes(tenant))
+        # Each of the sizes was written after its mark.
+        marks = [await self.storage.list(f"{store_paths.open_batches(region)}/{tenant}") for region in regions]
+        is_open = {job.paths.id for listed in marks for each in listed if (job := open_job(each.path)) is not None}
+        for name in {each.path.split("/")[-2] for each in sizes} - is_open:
+            paths = JobPaths(tenant, name)
+            with suppress(UnreadableRecord):
+                if await self.find_end(paths) is not None:
+                    await self._drop_body(paths)
+                elif await self.storage.find_record(paths.record, msgspec.Raw) is None:
+                    await self.storage.delete_all(paths.body_size)
 
     async def _drop_body(self, paths: JobPaths) -> None:
         await self.storage.delete(paths.body)
