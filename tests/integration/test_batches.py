@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.jobs.batches import item_results
+from penstock.jobs.batches.batch_state import BatchState
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Queueing
@@ -234,7 +235,7 @@ async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monk
             cancelling = await client.http.post(f"/v1/batches/{batch}/cancel")
             assert cancelling.json()["status"] == "cancelling"
             assert cancelling.json()["cancelling_at"] >= cancelling.json()["in_progress_at"]
-        await asyncio.sleep(0.2)
+        await until(lambda: agent.jobs.worker._batches[batch]._ends_as is BatchState.CANCELLED)
         release.set()
         ended = await client.ended(batch)
         assert (ended["status"], ended["cancelling_at"]) == ("cancelled", cancelling.json()["cancelling_at"])

@@ -256,8 +256,7 @@ async def test_a_long_stream_takes_from_a_budget_while_it_runs(tmp_path: Path) -
             await asyncio.sleep(0.01)
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    limits = Limits(stall_timeout_s=1.0, idle_linger_s=0.0)
-    async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+    async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         limited(agent, Budget(BudgetUnit.TOKENS, STEADY, burst=1_000.0))
         sender = agent.budgets.of(agent.config.policy.tenants["open"])
         assert sender is not None

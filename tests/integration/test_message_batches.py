@@ -13,6 +13,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from penstock.jobs.batches.batch_state import BatchState
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.jobs.api import message_batches_api
 from regional_agent.jobs.batches import batch_run
@@ -159,7 +160,7 @@ async def test_a_cancelled_batch_of_messages_names_what_did_not_run(
     monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
     release = asyncio.Event()
 
-    async with engine(answers_after(release, answers)) as gpu, serving(tmp_path, gpu, slots=4) as (_, client):
+    async with engine(answers_after(release, answers)) as gpu, serving(tmp_path, gpu, slots=4) as (agent, client):
         texts = [f"m{number}" for number in range(100)]
         batch = (await created(client, *texts))["id"]
         await until(lambda: len(gpu.requests) > 0)
@@ -170,7 +171,7 @@ async def test_a_cancelled_batch_of_messages_names_what_did_not_run(
         assert cancelling.json()["processing_status"] == "canceling"
         initiated_at = cancelling.json()["cancel_initiated_at"]
         assert initiated_at >= cancelling.json()["created_at"]
-        await asyncio.sleep(0.2)
+        await until(lambda: agent.jobs.worker._batches[batch]._ends_as is BatchState.CANCELLED)
         release.set()
         done = await ended(client, batch)
         counts = done["request_counts"]

@@ -771,7 +771,7 @@ async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: s
                 await asyncio.sleep(2 * idle_s)
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
-    idle_s = 0.3
+    idle_s = 2.0
     offer = (b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: eA==", b"Sec-WebSocket-Version: 13")
     async with engine(responds) as own:
 
