@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,8 +64,10 @@ async def routers(directory: Path, urls: list[str], *options: str) -> AsyncItera
     (port,) = free_ports(1)
     control = directory / "bird.ctl"
     (directory / "bird.conf").write_text(
-        f"router id 10.0.0.1;\nprotocol device {{}}\nprotocol bgp exabgp {{ local {LOOPBACK} port {port} as 65001;"
+        "log stderr all;\nrouter id 10.0.0.1;\nprotocol device {}\n"
+        f"protocol bgp exabgp {{ local {LOOPBACK} port {port} as 65001;"
         f" neighbor {OTHER_LOOPBACK} as 65002; multihop; passive; strict bind yes;"
+        " debug { packets };"
         " ipv4 { import all; export none; }; }\n"
     )
     command = [sys.executable, find_script("penstock"), "anycast", PREFIX, "--every", "0.1", *options]
@@ -153,17 +154,17 @@ async def test_a_session_that_comes_back_has_the_prefix_as_it_is_then(tmp_path: 
     async with SmallHttp(lambda *_: (200, b"")) as agent, routers(tmp_path, [agent.url], "--hold", "0.2") as found:
         await found.until(lambda routes: PREFIX in routes)
 
-        def has_prefix(wanted: bool, routes: str) -> bool:
-            return (PREFIX in routes) == wanted
-
-        async def is_back() -> bool:
-            return "Established" in await asyncio.to_thread(found.ask, "show protocols")
+        def sessions() -> int:
+            """Sessions of which BIRD has received all routes of the time of their establishment."""
+            return (tmp_path / "bird.log").read_text().count("Got END-OF-RIB")
 
         for is_ready in (True, False):
             await asyncio.to_thread(found.bird.kill)
             if not is_ready:
                 await agent.stop()
-                await until(lambda: "announced -> withdrawn" in log.read_text())
+                # By ExaBGP, which does so after the command.
+                await until(lambda: "route removed" in log.read_text().partition("announced -> withdrawn")[2])
+            before = sessions()
             found.bird.start()
-            await until_async(is_back)
-            await found.until(partial(has_prefix, is_ready))
+            await until(lambda before=before: sessions() > before)
+            assert (PREFIX in await asyncio.to_thread(found.routes)) == is_ready

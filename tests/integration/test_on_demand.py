@@ -185,7 +185,7 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
     options = {"engine": kind}
     async with (
         engine,
-        on_demand_agent(tmp_path, [engine], wake=wake, options=options, idle_s=0.2, scale_to_zero=True) as agent,
+        on_demand_agent(tmp_path, [engine], wake=wake, options=options, scale_to_zero=True) as agent,
     ):
         (endpoint,) = agent.endpoints.every()
         assert endpoint_report(endpoint).reason == "sleeps until requests need it"
@@ -199,11 +199,13 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
         await until(lambda: agent.waiting() == 4 and len(engine.orders) == 1)
         engine.may_wake.set()
         assert [(await client.answer()).status for client in clients] == [200] * 4
-        reported_before = reported_endpoints(agent)
+        assert reported_endpoints(agent) == 1
+        models = agent.metrics.on_demand.models
+        idle = replace(agent.config.policy.models[MODEL], on_demand=OnDemand(wake, idle_s=0.001, scale_to_zero=True))
+        models.use_policy(replace(agent.config.policy, models={MODEL: idle}))
         await until(lambda: engine.asleep)
         await until(lambda: not agent.endpoints.pools[MODEL].endpoints)
         assert [path for path, _ in engine.orders] == wakes + sleeps
-        assert reported_before == 1
         await until(lambda: reported_endpoints(agent) == 0)
         counts = agent.metrics.on_demand.models.attempts.counts
         await until(lambda: sum(counts.values()) == 2)
