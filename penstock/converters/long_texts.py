@@ -105,7 +105,7 @@ def _unescaped(piece: bytes) -> bytes:
         return piece
     try:
         return msgspec.json.decode(b'"%b"' % piece, type=str).encode()
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, UnicodeEncodeError, RecursionError):
         raise BadText("it is not base64") from None
 
 
