@@ -99,6 +99,9 @@ class Region:
         self.redis = server
         self.shared = redis.Redis.from_url(server.url)
         self._loop = asyncio.new_event_loop()
+        # `ast` parses the source of a logged traceback, and Hypothesis that of a test; two threads at once fail:
+        # https://github.com/python/cpython/issues/106905
+        self._loop.set_exception_handler(lambda loop, context: None)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.engines = [FlappingEngine() for _ in range(ENGINES)]
