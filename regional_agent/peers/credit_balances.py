@@ -39,7 +39,7 @@ class CreditBalances:
         agents_here: Callable[[], tuple[str, ...]],
         clock: Callable[[], float],
     ) -> None:
-        """Create the ledger of an agent that has granted no credits.
+        """Create the balances of an agent that has granted no credits.
 
         Args:
             agent: name of this agent.

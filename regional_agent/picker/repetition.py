@@ -85,7 +85,7 @@ class Targets:
         others = self._others(attempt)
         if self._may_leave(attempt, others) and parts.proxy.retry_budget.allows_one(now):
             following = parts.proxy.router.after(context, attempt, now)[0]
-            # Without a credit, what is full would reach the client, though an endpoint of its host is free.
+            # Without a credit, the 429 of a full endpoint would reach the client, though one on the same host is free.
             if following is not None and (following.owes_credit or not others):
                 self._add_region(following)
         if not self.regions:

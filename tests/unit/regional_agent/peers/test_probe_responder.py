@@ -76,7 +76,7 @@ class Here:
         )
 
     def batch_requests_wait(self, count: int) -> None:
-        """Let batch requests wait, for the ledger of credits alone."""
+        """Let batch requests wait, for the balances of credits alone."""
         queue: Any = SimpleNamespace(
             waiting=self.queue.waiting, batch_waiting_here=lambda model: count, batch_requests=self.queue.batch_requests
         )
