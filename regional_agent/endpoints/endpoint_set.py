@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 from msgspec import UNSET
 
-from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health import preemption_notice
 from penstock.health.engines import orca
 from penstock.health.engines.engine_kinds import EngineKind
@@ -28,6 +27,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.model_uses import ModelUses
 from penstock.pools.pool_accounting import NO_LOAD, Load
+from penstock.retries.retry_rules import UNAUTHORIZED
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection

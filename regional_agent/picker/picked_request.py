@@ -13,9 +13,9 @@ import structlog
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
-from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.stream_usage_flag import REFUSING_STATUSES
+from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading

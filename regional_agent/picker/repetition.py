@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.accounts.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryReason
+from penstock.retries.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryReason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.early_ends import STREAM_HEADER, FailedAttempt

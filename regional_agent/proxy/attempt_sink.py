@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
 from penstock.health.health_check import MAX_READ_BYTES
+from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header

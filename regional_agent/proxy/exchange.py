@@ -10,8 +10,8 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import OUTCOMES, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.retries.retry_rules import OUTCOMES, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink

@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
-from penstock.admission.retry_budget import RetryBudget
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.stream_usage_flag import UsageRequests
+from penstock.retries.retry_budget import RetryBudget
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, agent_limits, time_limits
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits

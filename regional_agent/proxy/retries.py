@@ -10,7 +10,6 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error, outcome_of_refusal
-from penstock.accounts.retry_rules import MAX_BROKEN, OUTCOMES, RETRIED_STATUSES, UNAUTHORIZED, RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.answer_errors import ABORTED, AnswerError, ErrorCause
 from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
@@ -18,13 +17,20 @@ from penstock.answers.missing_model import lacks_model
 from penstock.answers.stream_usage_flag import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
 from penstock.health.progress import Stall
+from penstock.retries.retry_rules import (
+    MAX_ATTEMPTS,
+    MAX_BROKEN,
+    OUTCOMES,
+    RETRIED_STATUSES,
+    UNAUTHORIZED,
+    RetryReason,
+)
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.upstream.response_head import ResponseHead
 
 UNAVAILABLE: Final = "status 503"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from penstock.accounts.retry_rules import MAX_FAILED
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MAX_PRIORITY, MAX_WEIGHT, MIN_WEIGHT
 from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.retries.retry_rules import MAX_FAILED
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here

@@ -6,12 +6,12 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome
-from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, RetryReason
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.context_lengths import NeededTokens
 from penstock.pools.placement import WorkEstimate
+from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, RetryReason
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED

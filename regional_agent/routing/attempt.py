@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import structlog
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
-from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
@@ -22,6 +21,7 @@ from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.pools.burst import BurstUse
 from penstock.pools.placement import Placement, WorkEstimate
+from penstock.retries.retry_rules import RetryReason
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.accounts.retry_rules import MAX_FAILED
 from penstock.planning.plan import ArcReason
+from penstock.retries.retry_rules import MAX_FAILED
 from penstock.routing.prefixes.prefix_sketch import Held
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView

@@ -13,10 +13,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.accounts.retry_rules import MAX_BROKEN
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.fleet.counts.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
+from penstock.retries.retry_rules import MAX_ATTEMPTS, MAX_BROKEN
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide, decide_burst, is_servable
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
@@ -45,10 +45,6 @@ from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_entry import OnTarget, QueueEntry, Waiter
 from regional_agent.telemetry.label_values import RequestKind
-
-MAX_ATTEMPTS: Final = 6
-"""Maximum number of attempts per request; each failed connection costs at most a connect timeout. A request that
-endpoints rejected as busy is sent again in its turn, for as long as it may wait."""
 
 MAX_UNREACHABLE: Final = 3
 """Number of endpoints of this region that a request leaves before another region is preferred to further ones."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.batch_preemption import (
     MAX_PREEMPTIONS,
     AgentBatch,
@@ -20,6 +19,7 @@ from penstock.admission.batch_preemption import (
     preemptions_of,
 )
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
 
 if TYPE_CHECKING:

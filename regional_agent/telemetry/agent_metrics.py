@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
 from penstock.policy.policy import Policy
+from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.dns.dns_metrics import DnsMetrics

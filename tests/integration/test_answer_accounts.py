@@ -24,10 +24,10 @@ from penstock.answers.held_text import MAX_UNDECIDED_BYTES
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import UNSTATED_COST, Cost, CostUnit
+from penstock.retries.retry_rules import MAX_ATTEMPTS
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
-from regional_agent.routing.router import MAX_ATTEMPTS
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post

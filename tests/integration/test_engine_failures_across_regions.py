@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED
 from penstock.health.region_health import RegionState
+from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED
 from regional_agent.routing.router import MAX_UNREACHABLE
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent

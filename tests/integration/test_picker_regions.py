@@ -16,10 +16,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from penstock.accounts.retry_rules import MAX_BROKEN, MAX_FAILED
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import Location
+from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED
 from penstock.routing.reasons import Reason
 from penstock.wire.route_context import RouteContext, accept
 from regional_agent.routing.forwarded_attempt import engines_failed_line

@@ -37,7 +37,6 @@ from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Counts, Outcome
-from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
@@ -55,6 +54,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
+from penstock.retries.retry_rules import RetryReason
 from penstock.rollout.model_rollout import ModelPhase
 from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason

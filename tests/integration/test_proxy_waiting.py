@@ -14,8 +14,8 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.kinds.tenants import Batch, Tier
+from penstock.retries.retry_rules import MAX_ATTEMPTS
 from regional_agent.http.drain import drain_all
-from regional_agent.routing.router import MAX_ATTEMPTS
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import (
     BODY,

@@ -22,9 +22,9 @@ from dashboards.boards.board import ALERTS_FIRING, VARIABLES
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from dashboards.rules import Alert
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
+from penstock.retries.retry_rules import RetryReason
 from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics

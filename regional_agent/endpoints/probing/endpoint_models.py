@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.engines.engine_facts import EngineFacts, combined, listed_model, read_facts
 from penstock.health.engines.engine_kinds import DEFAULT_TAG, FactsPage, ModelDiscovery
 from penstock.health.health_check import NO_PAGE
 from penstock.policy.kinds.on_demand import WakeMethod
 from penstock.policy.policy import BYTES_PER_GB
+from penstock.retries.retry_rules import UNAUTHORIZED
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_models

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from penstock.accounts.retry_rules import UNAUTHORIZED
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engines.engine_kinds import ENGINES, EngineKind
 from penstock.health.health_check import answer_outcome, asks_for_models, unready_because
+from penstock.retries.retry_rules import UNAUTHORIZED
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_models import (

@@ -22,7 +22,6 @@ from control_plane.metrics import (
 )
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
-from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
@@ -36,6 +35,7 @@ from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
+from penstock.retries.retry_rules import RetryReason
 from penstock.rollout.policy_rollout import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.accounts.outcome_rules import RULES
-from penstock.accounts.retry_rules import OUTCOMES, RetryReason
+from penstock.retries.retry_rules import OUTCOMES, RetryReason
 
 
 def test_each_reason_for_a_retry_is_an_outcome_that_may_be_retried() -> None:

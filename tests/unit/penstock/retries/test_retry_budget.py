@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.admission.retry_budget import RetryBudget
+from penstock.retries.retry_budget import RetryBudget
 
 MIN_PER_S, SHARE, WINDOW_S = 10.0, 0.2, 10.0
 """As documented, and not imported: a test fails if a tuned constant changes."""

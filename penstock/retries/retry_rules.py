@@ -15,6 +15,10 @@ UNAUTHORIZED: Final = frozenset({401, 403})
 """Statuses of an engine that requires a credential, or rejects the configured one. Engines receive no credential of a
 client, so that the cause is the endpoint if another endpoint serves the request."""
 
+MAX_ATTEMPTS: Final = 6
+"""Maximum number of attempts per request; each failed connection costs at most a connect timeout. A request that
+endpoints rejected as busy is sent again in its turn, for as long as it may wait."""
+
 MAX_FAILED: Final = 3
 """Maximum number of engines, in all regions together, that fail a request after they received it."""
 
