@@ -20,6 +20,7 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from penstock.meters.request_tally import RequestTally
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -72,7 +73,6 @@ from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
-from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.tenants.spent_money import SpentMoney
 from regional_agent.tenants.tenant_budgets import TenantBudgets

@@ -30,6 +30,7 @@ from penstock.health.outlier_ejection import (
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
 from penstock.health.unanswered_probes import Occupation
 from penstock.health.warm_up_weight import warm_since, warm_up_weight
+from penstock.meters.endpoint_traffic import EndpointTraffic
 from penstock.policy.adapter_patterns import matches
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import SpeedLearner
@@ -40,7 +41,6 @@ from regional_agent.endpoints.outlier_settings import OutlierDetection as Outlie
 from regional_agent.endpoints.reported_models import NO_FACTS, ReportedModels
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 
 FULL: Final = 1.0
 """Utilisation (0-1) that is assumed for an engine that rejects requests."""

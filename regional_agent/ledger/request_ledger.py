@@ -17,6 +17,7 @@ from penstock.fleet.report import LedgerReport
 from penstock.ledger.capacity_meter import GpuTime
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.prices import PriceList, cost_units
+from penstock.meters.objective_tally import Judgement
 from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from penstock.pools.burst import NOT_USED
@@ -25,7 +26,6 @@ from regional_agent.ledger.held_files import HeldFiles, HeldRecords
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.telemetry.objective_tally import Judgement
 
 DIGEST_CHARACTERS: Final = 12
 """Characters of a policy's digest in records."""

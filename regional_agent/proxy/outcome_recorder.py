@@ -10,6 +10,8 @@ import structlog
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.refusal_statuses import STATUS
+from penstock.meters.objective_tally import Judgement
+from penstock.meters.request_tally import RequestTally
 from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
@@ -22,8 +24,6 @@ from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.label_values import RequestKind
-from regional_agent.telemetry.objective_tally import Judgement
-from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.versions.version_tally import VersionTally
 

@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcome_rules import Outcome
+from penstock.meters.ended_requests import EndedRequests, Series
+from penstock.meters.usage_meter import UsageMeter
 from penstock.policy.policy import Policy
 from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason
@@ -28,18 +30,11 @@ from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetric
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
-from regional_agent.telemetry.metric_primitives import (
-    DurationHistograms,
-    EndedRequests,
-    RequestCounter,
-    Series,
-    gauge_family,
-)
+from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, gauge_family
 from regional_agent.telemetry.queue_metrics import QueueMetrics
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
-from regional_agent.telemetry.usage_meter import UsageMeter
 from regional_agent.tenants.budget_metrics import BudgetMetrics
 from regional_agent.versions.quality_metrics import QualityMetrics
 
@@ -206,7 +201,7 @@ class AgentMetrics:
             " serving region.",
             TOKEN_BUCKETS_S,
         )
-        self.usage = UsageMeter(self._per_token, max_tenant_series)
+        self.usage = UsageMeter(self._per_token.of, max_tenant_series)
         measured = (
             self._requests,
             self._ttft,
@@ -318,7 +313,14 @@ class AgentMetrics:
         return generate_latest(self.registry)
 
     def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
-        """Find or create the series of a combination; cache it only if the policy bounds the number of combinations."""
+        """Find or create the series of a combination; cache it only if the policy bounds the number of combinations.
+
+        Total times are recorded only for `ok`, `cached` and `timed_out` of clients' requests, since cancelled and
+        failed requests would distort the response time.
+
+        Raises:
+            ValueError: `kind` or `outcome` is not a member of its enumeration.
+        """
         kind, outcome = RequestKind(kind), Outcome(outcome)
         label = self._model_label(model)
         server_label = server if server in self._regions or server == NO_SERVER else OTHER

@@ -1,10 +1,9 @@
-"""Request counts and durations as plain numbers, converted to Prometheus metrics only at a scrape."""
+"""Metrics of Prometheus that are computed from plain numbers, only at a scrape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -12,88 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-
-class DurationHistogram:
-    """A histogram of durations: the count of each bucket, and the sum."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """`bounds_s` are the ascending upper bounds of the buckets in seconds; a last bucket has no bound."""
-        self._bounds_s = bounds_s
-        self._counts = [0] * (len(bounds_s) + 1)
-        self._sum_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        # A search of its own: `bisect_left` is five times as slow as this compiled loop.
-        bounds_s, bucket, end = self._bounds_s, 0, len(self._bounds_s)
-        while bucket < end:
-            middle = (bucket + end) >> 1
-            if bounds_s[middle] < seconds:
-                bucket = middle + 1
-            else:
-                end = middle
-        self._counts[bucket] += 1
-        self._sum_s += seconds
-
-    def add(self, other: DurationHistogram) -> None:
-        """Add the counts of a histogram with the same bounds."""
-        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
-        self._sum_s += other._sum_s
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return the cumulative counts by upper bound, in the format of Prometheus."""
-        bounds = [*map(floatToGoString, self._bounds_s), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
-
-    @property
-    def sum_s(self) -> float:
-        """Sum of the durations, in seconds."""
-        return self._sum_s
-
-
-class Series:
-    """Request count of one combination of labels; combinations of one model share its histograms."""
-
-    def __init__(self, ttft: DurationHistogram | None, total: DurationHistogram | None) -> None:
-        """A histogram is None if the combination does not record that time."""
-        self.count = 0
-        self.ttft = ttft
-        self.total = total
-
-
-class EndedRequests:
-    """Counts requests that ended, in the series of their combination of labels."""
-
-    def __init__(self, find: Callable[[str, str, str, str], Series]) -> None:
-        """`find` returns the series of a combination that is not in `known`."""
-        self._find = find
-        self.known: dict[tuple[str, str, str, str], Series] = {}
-        """Series by model, server, kind and outcome; only combinations whose number the policy bounds."""
-
-    def count(self, model: str, server: str, kind: str, outcome: str, ttft_s: float | None, total_s: float) -> None:
-        """Count one request.
-
-        Args:
-            model: the requested model; counted as `other` if the policy has no such model.
-            server: name of the region that served the request, or NO_SERVER.
-            kind: a RequestKind or ArcReason.
-            outcome: an Outcome.
-            ttft_s: time to the first byte of the body, in seconds; None if no byte was sent.
-            total_s: time to the end, in seconds. Recorded only for `ok` and `timed_out` of clients' requests, since
-                cancelled and failed requests would distort the response time.
-
-        Raises:
-            ValueError: `kind` or `outcome` is not a member of its enumeration.
-        """
-        series = self.known.get((model, server, kind, outcome))
-        if series is None:
-            series = self._find(model, server, kind, outcome)
-        series.count += 1
-        if ttft_s is not None and series.ttft is not None:
-            series.ttft.observe(ttft_s)
-        if series.total is not None:
-            series.total.observe(total_s)
-
+from penstock.meters.duration_histogram import DurationHistogram
+from penstock.meters.ended_requests import Series
 
 SeriesValues = Callable[[], Iterable[tuple[tuple[str, ...], float | DurationHistogram]]]
 """Returns the label values and the value of every series."""
@@ -119,9 +38,15 @@ class ComputedFamily(Collector):
         """Called by the registry at a scrape."""
         family: Any = self._new_family()
         for labels, value in self._values():
-            shown = (value.buckets(), value.sum_s) if isinstance(value, DurationHistogram) else (value,)
+            shown = (_buckets(value), value.sum_s) if isinstance(value, DurationHistogram) else (value,)
             family.add_metric(labels, *shown)
         yield family
+
+
+def _buckets(histogram: DurationHistogram) -> list[tuple[str, float]]:
+    """Return the cumulative counts by upper bound, in the format of Prometheus."""
+    bounds = [*map(floatToGoString, histogram.bounds_s), "+Inf"]
+    return list(zip(bounds, map(float, histogram.cumulative()), strict=True))
 
 
 counter_family = partial(ComputedFamily, CounterMetricFamily)

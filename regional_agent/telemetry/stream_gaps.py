@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from regional_agent.telemetry.metric_primitives import DurationHistogram
+from penstock.meters.duration_histogram import DurationHistogram
 
 STREAMS_PER_SAMPLE: Final = 16
 """Number of streams per measured stream; the first stream is measured."""

@@ -7,8 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from penstock.meters.usage_meter import UsageMeter, UsageSeries
 from regional_agent.telemetry.metric_primitives import ComputedFamily, counter_family
-from regional_agent.telemetry.usage_meter import UsageMeter, UsageSeries
 
 _COUNTERS: Final[dict[str, tuple[str, Callable[[UsageSeries], float]]]] = {
     "gpu_seconds": (

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.meters.request_tally import RequestTally
 from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.model_versions import old_version, rollout_of
@@ -37,7 +38,6 @@ from regional_agent.routing.queue_entry import OnTarget, QueueEntry
 from regional_agent.routing.router import Router
 from regional_agent.services.service import RoutedService
 from regional_agent.telemetry.demand_meter import DemandMeter
-from regional_agent.telemetry.request_tally import RequestTally
 
 _NO_ROOM: Final = frozenset({Reason.SATURATED.value, Reason.NONE_READY.value})
 """Reasons for which a copy did not run, which is no fault of the new version."""

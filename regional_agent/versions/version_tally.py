@@ -12,12 +12,12 @@ from msgspec import UNSET
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
+from penstock.meters.request_tally import RequestTally
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.model_versions import is_drawn
 from penstock.policy.policy import Policy
 from regional_agent.requests.client_request_reader import choice_of
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.telemetry.request_tally import RequestTally
 
 _OK: Final = Outcome.OK
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""

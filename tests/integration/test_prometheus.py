@@ -47,6 +47,7 @@ from penstock.health.outlier_ejection import AttemptOutcome, EjectionState
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst
+from penstock.meters.objective_tally import ObjectiveTally
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit, Model
@@ -68,7 +69,6 @@ from regional_agent.http.limits import Limits
 from regional_agent.result_cache.result_cache_metrics import HIT
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
-from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agent_state import endpoint_sample, on_demand_sample, state_sample

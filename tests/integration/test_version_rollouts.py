@@ -22,12 +22,12 @@ from penstock.fleet.counts.version_counts import VersionCounts
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.ledger.ledger_record import RecordKind
+from penstock.meters.usage_meter import OTHER_TENANTS
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Queueing, Version
 from penstock.policy.kinds.regions import BurstPool
 from penstock.policy.kinds.residency_rules import ResidencyRule
-from regional_agent.telemetry.usage_meter import OTHER_TENANTS
 from regional_agent.versions import answer_pairs
 from regional_agent.versions.shadow_requests import RequestCopies
 from tests.integration.test_ledger_records import ledger_in, records_in

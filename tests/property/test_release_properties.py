@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.meters.ended_requests import EndedRequests
+from penstock.meters.request_tally import RequestTally
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.tenants import Quota
 from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.telemetry.access_log import AccessLog
-from regional_agent.telemetry.metric_primitives import EndedRequests
-from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import running_agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
 from tests.support.examples import examples

@@ -11,8 +11,8 @@ from penstock.cost.work import Speed
 from penstock.health.engines.engine_signals import Signal
 from penstock.health.outlier_ejection import EjectionState
 from penstock.health.region_health import RegionState
+from penstock.meters.endpoint_traffic import EndpointTraffic
 from regional_agent.on_demand.wake_hooks import Action
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 
 SPEED = Speed(0.0, 1.0, 1.0, 0.02)
 

@@ -21,6 +21,7 @@ from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
+from penstock.meters.request_tally import RequestTally
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.jobs import JobStore
@@ -64,7 +65,6 @@ from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.demand_meter import DemandMeter
-from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.tenants.tenant_index import TenantIndex

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.meters.endpoint_traffic import EndpointTraffic
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 
 MAX_ENDPOINT_SERIES = 100
 """Default number of endpoints with series of their own."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 
+from penstock.meters.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
-from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.metric_primitives import counter_family, gauge_family, histogram_family
 
 OTHER = "other"

@@ -31,6 +31,7 @@ from penstock.health.engines.gpu_metrics import GpuState
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst
+from penstock.meters.objective_tally import ObjectiveTally
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.service_objective import Measure
@@ -46,7 +47,6 @@ from regional_agent.http.limits import Limits
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
-from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.versions.quality_metrics import PairResult
 from tests.support.agent_state import NEVER_READ, endpoint_sample, on_demand_sample, state_sample

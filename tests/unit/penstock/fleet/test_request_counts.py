@@ -6,8 +6,8 @@ import pytest
 
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, Outcome
 from penstock.fleet.counts.request_counts import RequestCounts
+from penstock.meters.request_tally import RequestTally
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.telemetry.request_tally import RequestTally
 
 
 def test_what_clients_cause_or_policy_ends_on_purpose_does_not_count_against_the_fleet() -> None:

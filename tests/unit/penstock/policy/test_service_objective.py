@@ -10,6 +10,8 @@ from control_plane.status.status_builder import region_statuses
 from penstock.accounts.outcome_rules import Outcome
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
+from penstock.meters.objective_tally import STEP_S, WINDOW_S
+from penstock.meters.request_tally import RequestTally
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import (
@@ -23,8 +25,6 @@ from penstock.policy.service_objective import (
 from penstock.rollout.canary_analysis import observations
 from penstock.rollout.objective_analysis import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
-from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
 from tests.support.agent_state import state_sample
 

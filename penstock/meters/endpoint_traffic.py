@@ -1,11 +1,11 @@
-"""Counts of the attempts at one endpoint, as plain numbers, and which endpoints have metric series of their own."""
+"""Counts of the attempts at one endpoint, as plain numbers."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from penstock.health.outlier_ejection import AttemptOutcome
-from regional_agent.telemetry.metric_primitives import DurationHistogram
+from penstock.meters.duration_histogram import DurationHistogram
 
 FIRST_BYTE_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
 """Upper bounds (s) of the time to first byte; fewer than those of a model, since each endpoint has its own."""

@@ -8,11 +8,11 @@ from typing import Final
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, RULES, Counts, Outcome
 from penstock.fleet.counts.message_bytes import BytesTally
 from penstock.fleet.counts.request_counts import RequestCounts
+from penstock.meters.objective_tally import Judgement, ObjectiveTally
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Refusal
 from penstock.tenancy.refusals import OtherRefusalLog
-from regional_agent.telemetry.objective_tally import Judgement, ObjectiveTally
 
 _OK: Final = Outcome.OK
 _NOT: Final = Counts.NOT

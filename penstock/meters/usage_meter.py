@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import nlargest
 from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
+from penstock.meters.duration_histogram import DurationHistogram
 from penstock.pools.placement import WorkEstimate
-from regional_agent.telemetry.metric_primitives import DurationHistogram, DurationHistograms
 
 _OK: Final = Outcome.OK
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
@@ -45,11 +45,11 @@ class UsageSeries:
 class UsageMeter:
     """Usage by tenant and model. Named tenants have series of their own, and of the others those with the most use."""
 
-    def __init__(self, per_token: DurationHistograms, max_busy: int) -> None:
+    def __init__(self, per_token: Callable[[str], DurationHistogram], max_busy: int) -> None:
         """Create a meter without named tenants.
 
         Args:
-            per_token: the histograms of the time per output token, by model.
+            per_token: returns the histogram of the time per output token of a model.
             max_busy: number of tenants that have series because of their use.
         """
         self._per_token = per_token
@@ -122,7 +122,7 @@ class UsageMeter:
             gpus = self._gpus.get(estimate.model)
             if gpus is None:
                 return None
-            series = by_model[estimate.model] = UsageSeries(gpus, self._per_token.of(estimate.model))
+            series = by_model[estimate.model] = UsageSeries(gpus, self._per_token(estimate.model))
         return series
 
     def _rank(self, tenant: str, used_s: float, now: float) -> None:
