@@ -25,13 +25,13 @@ from penstock.tenancy.permissions import permits_name
 from regional_agent.coalescing.run_memory import RunHold, RunMemory
 from regional_agent.coalescing.shared_run import Client, Refuse, RunHeaders, RunRequests, Serve, SharedRun
 from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import WaitingRequest
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.work_estimate import SESSION_HEADER
 from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse, request_wishes
 from regional_agent.result_cache.stored_bodies import StoredBody
 
@@ -193,7 +193,7 @@ def _headers_of(policy: Policy, request: Request) -> RunHeaders:
         set() if request.reader is None else {name.encode() for name in request.reader.by_source[ModelSource.HEADER]}
     )
     if policy.versions:
-        names.add(SESSION_HEADER)
+        names.update(SESSION_HEADERS)
     if policy.model_rollouts is not UNSET:
         names |= {each.header.encode() for each in policy.model_rollouts.values() if each.header is not UNSET}
     headers = sorted(request.headers)

@@ -14,11 +14,9 @@ from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import CostFields
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.session_home import conversation_key
+from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
 from regional_agent.requests.classify import RequestFields
-
-SESSION_HEADER: Final = b"x-session-id"
-"""Header that names a conversation. Without it, OpenAI's `prompt_cache_key` is used, and without both, `user`."""
 
 MAX_SESSION_BYTES: Final = 256
 
@@ -67,9 +65,11 @@ def cost_fields_of(request: Request) -> CostFields:
 
 def session_of(request: Request, fields: RequestFields) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
-    header = (request.by_name or request.index()).get(SESSION_HEADER)
-    if header:
-        return header[:MAX_SESSION_BYTES]
+    headers = request.by_name or request.index()
+    for name in SESSION_HEADERS:
+        header = headers.get(name)
+        if header:
+            return header[:MAX_SESSION_BYTES]
     return bytes(memoryview(fields.session)[:MAX_SESSION_BYTES]) if fields.session else b""
 
 

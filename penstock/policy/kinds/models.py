@@ -265,9 +265,9 @@ class ModelVersions(PolicyStruct, frozen=True):
     """A name that several models serve: a canary has a small percentage, blue-green is 100 and 0.
 
     A session keeps its version while percentages are unchanged; of two versions, it keeps the one whose share grows. A
-    session is identified by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; requests without one
-    are drawn independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name was
-    requested.
+    session is identified by a header such as `x-session-id`, or `prompt_cache_key` or `user` in the body; requests
+    without one are drawn independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name
+    was requested.
     """
 
     name: ModelName

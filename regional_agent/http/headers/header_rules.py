@@ -98,7 +98,18 @@ SINGLE_HEADERS: Final = (
 )
 """Request headers that may occur only once, because servers differ in which of two values they use."""
 
-DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(SINGLE_HEADERS, {b"tracestate", b"x-session-id"})
+SESSION_HEADERS: Final = (
+    b"x-session-id",
+    b"x-dynamo-session-id",
+    b"x-claude-code-session-id",
+    b"x-session-affinity",
+    b"thread-id",
+)
+"""Headers that name a conversation, as clients send them: OpenCode and others, clients of NVIDIA Dynamo, Claude Code,
+AIPerf, and Codex (Dynamo's documentation, "Session IDs"). The first one counts. Without any, OpenAI's
+`prompt_cache_key` is used, and without it, `user`."""
+
+DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(SINGLE_HEADERS, SESSION_HEADERS, {b"tracestate"})
 """Request headers that this proxy reads, beside those that start with a prefix of DECIDING_PREFIXES. No other header
 field may stand for one: neither a name with `_` for `-`, nor its absence by the Connection header."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.pools.speed_learning import microseconds
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.presets.preset_registry import PRESETS
 from penstock.routing.affinity import BLOCK_BYTES
+from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
 from regional_agent.requests.classify import RequestFields, classify
 from regional_agent.requests.work_estimate import work_estimate_of
@@ -24,10 +26,16 @@ OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
 
 
-def estimate(cost: Cost, path: bytes = b"/v1/chat/completions", header: bytes = b"", **body: Any) -> WorkEstimate:
+def estimate(
+    cost: Cost,
+    path: bytes = b"/v1/chat/completions",
+    header: bytes = b"",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    **body: Any,
+) -> WorkEstimate:
     request = Request()
     request.route, request.whole = OPENAI[path], True
-    request.headers = [(b"x-session-id", header)] if header else []
+    request.headers = [*headers, (b"x-session-id", header)] if header else [*headers]
     request.body = msgspec.json.encode({"model": "m", **body})
     asked = classify(request.body)
     assert isinstance(asked, RequestFields)
@@ -111,6 +119,16 @@ def test_a_session_name_of_64_kilobytes_counts_by_its_beginning(name: str) -> No
     assert long.session == estimate(TOKENS, prompt_cache_key=name + "end").session
     assert long.session != estimate(TOKENS, prompt_cache_key="y" + name).session
     assert estimate(TOKENS, header=name.encode()).session == estimate(TOKENS, header=name.encode() + b"end").session
+
+
+@pytest.mark.parametrize("name", SESSION_HEADERS)
+def test_agents_name_their_sessions_in_headers_of_their_own(name: bytes) -> None:
+    named = estimate(TOKENS, headers=[(name, b"s1")], user="u").session
+    assert named == estimate(TOKENS, header=b"s1").session
+    if name != SESSION_HEADERS[0]:
+        both = estimate(TOKENS, headers=[(name, b"s1"), (SESSION_HEADERS[0], b"s2")]).session
+        assert both == estimate(TOKENS, header=b"s2").session
+    assert estimate(TOKENS, headers=[(name, b"")], user="u").session == estimate(TOKENS, user="u").session
 
 
 def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
