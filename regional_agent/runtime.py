@@ -20,6 +20,7 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from penstock.meters.demand_meter import DemandMeter
 from penstock.meters.request_tally import RequestTally
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
@@ -70,7 +71,6 @@ from regional_agent.shared_load.region_exchanges import RegionExchanges
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.agent_state import AgentState
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.tenants.budget_exchange import BudgetExchange
@@ -187,7 +187,7 @@ class AgentRuntime:
         """The exchanges of data with the region's other agents; none if no Redis is configured."""
         self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.others_changed)
         self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
-        self.demand = DemandMeter(clock)
+        self.demand = DemandMeter(clock())
         self.tally = RequestTally()
         self.versions = VersionTally()
         credits = CreditBalances(

@@ -15,9 +15,9 @@ import msgspec
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.engines.gpu_metrics import MAX_GPUS
 from penstock.health.health_check import HealthCheckOptions
+from penstock.routes.classify import MAX_MODEL
 from regional_agent.endpoints import endpoint_options
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, health_check_options, text
-from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 
 MAX_MODELS = 64

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.cost.work_estimate import prompt_of
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.affinity import BLOCK_BYTES
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.messages import Request
-from regional_agent.requests.work_estimate import prompt_of
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import ceil
 
 from penstock.fleet.expected_wait import headroom_slots
+from penstock.meters.demand_meter import DemandMeter
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
@@ -23,7 +24,6 @@ from penstock.routing.spill_credits import (
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
-from regional_agent.telemetry.demand_meter import DemandMeter
 
 
 class CreditBalances:
@@ -64,13 +64,14 @@ class CreditBalances:
         The credits that models with shared slots need together are divided among these models by their demand.
         """
         pool, coupled = self._endpoints.pools[model], self._endpoints.groups.coupled(model)
-        in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model)
+        now = self._clock()
+        in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model, now)
         waiting, part = self._queue.waiting(model), 1.0
         if coupled:
             loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
             in_flight, slots = sum(load.in_flight for load in loads), sum(load.slots for load in loads)
             waiting = sum(self._queue.waiting(name) for name in coupled)
-            total_per_s = sum(self._demand.per_s(name) for name in coupled)
+            total_per_s = sum(self._demand.per_s(name, now) for name in coupled)
             part, per_s = per_s / total_per_s if total_per_s > 0.0 else 0.0, total_per_s
         lacking = wanted(
             max(0, in_flight + waiting - self._queue.batch_requests.preemptible(model)),
@@ -88,7 +89,7 @@ class CreditBalances:
         They are for the batch requests that wait here, and for those that will arrive while the credits are valid: a
         batch request that could start here starts in a cheaper region, if that region has granted a credit before.
         """
-        arriving = ceil(self._demand.batch_per_s(model) * spillover.credit_ttl_s)
+        arriving = ceil(self._demand.batch_per_s(model, self._clock()) * spillover.credit_ttl_s)
         return min(MAX_WANTED, self._queue.batch_waiting_here(model) + arriving)
 
     def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:

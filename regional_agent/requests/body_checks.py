@@ -1,4 +1,4 @@
-"""Checks of bodies: what their Content-Type declares, and forms of which a part arrives after the request was routed.
+"""Checks of bodies: their content codings, and forms of which a part arrives after the request was routed.
 
 An engine reads the model name after it has received the whole body. A request whose body could then name another model
 is refused before that part is forwarded.
@@ -26,36 +26,6 @@ MAX_UNCOMPRESSED_BYTES: Final = 1024 * 1024
 """Maximum size (bytes) of a compressed body's content that is read, in about three milliseconds."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-
-_UTF_8: Final = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
-_CHARSET: Final = re.compile(rb"charset\*?\d*\*?[ \t]*=[ \t]*[\"']?([^\"';, \t]*)")
-_FORM_FIELD: Final = re.compile(rb"[&;][^&;=]{1,64}=")
-MAX_CACHED_TYPES: Final = 64
-_json_types: Final[set[bytes]] = {b"application/json"}
-"""Values of Content-Type with which a body can only be JSON in UTF-8, or no JSON. Clients use few."""
-
-
-def json_problem(request: Request) -> Refusal | None:
-    """The refusal of a body of JSON that is incomplete, or that its Content-Type lets engines read differently.
-
-    Engines decode by the charset of Content-Type, and read a form where it declares one.
-    """
-    if not request.whole:
-        return Refusal(Reason.BODY_TOO_LARGE, "the body is larger than agents read")
-    content_type = (request.by_name or request.index()).get(b"content-type")
-    if content_type is None or content_type in _json_types:
-        return None
-    lower = content_type.lower()
-    for charset in _CHARSET.findall(lower):
-        if charset not in _UTF_8:
-            return Refusal(Reason.BAD_REQUEST, "Content-Type declares another charset than UTF-8; JSON is UTF-8")
-    if lower.startswith(b"application/x-www-form-urlencoded"):
-        if _FORM_FIELD.search(request.body):
-            detail = "Content-Type declares a form, and the body is JSON; send `Content-Type: application/json`"
-            return Refusal(Reason.BAD_REQUEST, detail)
-    elif len(_json_types) < MAX_CACHED_TYPES and len(content_type) < 64:
-        _json_types.add(content_type)
-    return None
 
 
 def content_codings(request: Request) -> list[bytes]:

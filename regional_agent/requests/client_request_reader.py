@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import Final
 
 from msgspec import UNSET
 
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.meters.demand_meter import DemandMeter
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.model_rollouts import ModelRollout
@@ -28,6 +28,7 @@ from penstock.policy.model_versions import (
 )
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask
+from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.reasons import Reason, Refusal
@@ -37,9 +38,8 @@ from penstock.wire import trace_context
 from regional_agent.http.messages import Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.authorization import Authorization, Sender, model_not_found, refuse_route
-from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
-from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.request_context import RequestContext, session_of, work_estimate_of
 from regional_agent.requests.requested_object import (
     NO_OBJECT,
     earlier_object,
@@ -48,8 +48,6 @@ from regional_agent.requests.requested_object import (
     prefer_object,
     refuse_foreign_objects,
 )
-from regional_agent.requests.work_estimate import session_of, work_estimate_of
-from regional_agent.telemetry.demand_meter import DemandMeter
 
 IDS_AT_ONCE: Final = 64
 """Number of trace ids generated per batch."""
@@ -96,7 +94,7 @@ class ClientRequestReader:
 
     def without_demand(self) -> ClientRequestReader:
         """Return a reader whose requests are no demand: an engine may not have to serve them."""
-        uncounted = DemandMeter(time.monotonic)
+        uncounted = DemandMeter(0.0)
         return ClientRequestReader(self.authorization, self._expectations, self.objects, uncounted, self._rng)
 
     def use_shares(self, plan: RegionPlan) -> None:

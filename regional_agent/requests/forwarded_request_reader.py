@@ -10,6 +10,7 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, MAX_PRIORITY, MAX_WEIGHT, MIN_WEIGHT
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.retries.retry_rules import MAX_FAILED
+from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
@@ -18,9 +19,8 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.authorization import NO_POLICY, Authorization
-from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import request_fields
-from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.request_context import RequestContext, work_estimate_of
 from regional_agent.requests.requested_object import (
     NO_OBJECT,
     earlier_object,
@@ -28,7 +28,6 @@ from regional_agent.requests.requested_object import (
     location_at,
     prefer_object,
 )
-from regional_agent.requests.work_estimate import work_estimate_of
 
 DEFAULT_COST: Final = Cost()
 """The cost of a model that another region's policy contains and the policy of this region does not contain yet."""

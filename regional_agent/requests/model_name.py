@@ -18,11 +18,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.routes.classify import MAX_MODEL, RequestFields, classify, json_problem
 from penstock.routes.route import BodyKind
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.requests.body_checks import content_codings, json_problem, scan_form
-from regional_agent.requests.classify import MAX_MODEL, RequestFields, classify
+from regional_agent.requests.body_checks import content_codings, scan_form
 from regional_agent.requests.query_values import query_values
 from regional_agent.requests.route_fields import can_replace_route_model, has_json, replace_route_model, route_fields
 
@@ -75,7 +75,8 @@ def request_fields(request: Request) -> RequestFields | Refusal:
             if ambiguous:
                 return Refusal(Reason.BAD_REQUEST, ambiguous)
         if is_json(request):
-            return json_problem(request) or classify(request.body)
+            body, content_type = request.body, (request.by_name or request.index()).get(b"content-type")
+            return json_problem(content_type, body, request.whole) or classify(body)
     model = named_model(request)
     if model is None:
         remedy = "add `?model=NAME` to its URL" if request.upgrade else "send its name in an x-model header"

@@ -6,16 +6,22 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome
-from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.cost.cost_estimate import CostEstimator
+from penstock.cost.cost_inputs import cost_inputs
+from penstock.cost.work_estimate import MAX_SESSION_BYTES, estimate_work, name_session
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.context_lengths import NeededTokens
 from penstock.pools.placement import WorkEstimate
 from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, RetryReason
+from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.route import CostFields
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
+from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
 
+_NO_COST: Final = CostFields()
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 _CONNECT_FAILED: Final = RetryReason.CONNECT_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -217,3 +224,37 @@ class RequestContext:
         self.rests_until = 0.0
         self.tried_regions = NOTHING_TRIED
         self.tried_endpoints = self.busy_endpoints = NO_NAMES
+
+
+def work_estimate_of(
+    request: Request, fields: RequestFields, tenant: str, cost: Cost, expectations: CostEstimator
+) -> WorkEstimate:
+    """Estimate the work of a request, and compute its cache keys, from the part of the request that has arrived.
+
+    Args:
+        cost: of the model, by policy.
+    """
+    body, cost_fields = request.body, cost_fields_of(request)
+    size_bytes = len(body) if request.whole else request.length or len(body)
+    cost = cost.on_route(cost_fields)
+    inputs = cost_inputs(cost_fields, fields.values, cost.unit, size_bytes)
+    estimate = estimate_work(fields, body, tenant, cost, inputs, expectations)
+    session = session_of(request, fields)
+    if session:
+        name_session(estimate, session)
+    return estimate
+
+
+def cost_fields_of(request: Request) -> CostFields:
+    """The cost fields of the route of a request."""
+    return _NO_COST if request.route is None else request.route.cost
+
+
+def session_of(request: Request, fields: RequestFields) -> bytes:
+    """The name of the conversation that a request belongs to; empty where it has none."""
+    headers = request.by_name or request.index()
+    for name in SESSION_HEADERS:
+        header = headers.get(name)
+        if header:
+            return header[:MAX_SESSION_BYTES]
+    return bytes(memoryview(fields.session)[:MAX_SESSION_BYTES]) if fields.session else b""

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import check_numbers, first_value, is_null, text_value
+from penstock.routes.classify import MAX_MODEL, RequestFields, json_problem
 from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.raw_values import NotJson, Raw
@@ -20,8 +21,7 @@ from penstock.routes.route import BodyKind, ModelSource
 from penstock.routes.route_reader import RouteReader
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.requests.body_checks import content_codings, json_problem, scan_form, uncompressed
-from regional_agent.requests.classify import MAX_MODEL, RequestFields
+from regional_agent.requests.body_checks import content_codings, scan_form, uncompressed
 from regional_agent.requests.query_values import query_values
 
 _JSON, _UPLOAD = BodyKind.JSON, BodyKind.UPLOAD
@@ -67,7 +67,8 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
         return names
     values: dict[str, Raw] = {}
     if has_json(request, reader) and not request.upgrade:
-        read = json_problem(request) or _read_json(request, reader, codings)
+        content_type = request.header(b"content-type")
+        read = json_problem(content_type, request.body, request.whole) or _read_json(request, reader, codings)
         if isinstance(read, Refusal):
             return read
         values = read

@@ -20,8 +20,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.on_demand.on_demand_models import OnDemandModels
-from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.work_estimate import cost_fields_of
+from regional_agent.requests.request_context import RequestContext, cost_fields_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.queue_dispatcher import QueueDispatcher

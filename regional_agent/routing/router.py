@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
+from penstock.cost.work_estimate import session_key_of
 from penstock.fleet.counts.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
 from penstock.retries.retry_rules import MAX_ATTEMPTS, MAX_BROKEN
@@ -36,7 +37,6 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
-from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.batch_targets import BatchTargets
 from regional_agent.routing.burst_targets import BurstTargets, awaits_idle_region
@@ -305,7 +305,7 @@ class Router:
             return self.batch.select(context, now, in_turn=in_turn)
         session, stays_in = None, ""
         if len(self.spilled):
-            session = session_key_of(context.request, context.estimate)
+            session = session_key_of(context.estimate, context.request.body)
             stays_in = "" if session is None else self.spilled.region_of(session, now)
         is_restricted = context.tried_regions or stays_in or context.extends_text
         planned = None if is_restricted else self._planned_choice(context, now)
@@ -327,7 +327,7 @@ class Router:
             may_spill = not (others_wait and self.queue.higher_waits(context.model, context.priority))
             cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
-                session = session_key_of(context.request, context.estimate)
+                session = session_key_of(context.estimate, context.request.body)
                 if may_spill and views[self.region].expected_wait_s > 0.0:
                     cached_s = self.local.cached_s(context, now)
                     if len(context.estimate.prefix) >= SHORTEST:
@@ -364,7 +364,7 @@ class Router:
             return None, False
         policy, permitted = self._config.policy, context.residency.permitted
         assert policy is not None
-        session = session_key_of(context.request, context.estimate)
+        session = session_key_of(context.estimate, context.request.body)
         views, tried = self._views_for(context, now), {**context.tried_regions, first.region: _SATURATED}
         following: ForwardedAttempt | None = None
         while True:
@@ -427,7 +427,7 @@ class Router:
             return None
         if not all(accepts_full_share(view(region, model, now)) for region in sampler.remote):
             return None
-        return sampler.sample(self._rng, session_key_of(context.request, context.estimate))
+        return sampler.sample(self._rng, session_key_of(context.estimate, context.request.body))
 
     def _saturated(self, context: RequestContext, detail: str, now: float) -> Refusal:
         permitted = context.residency.permitted

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.fleet.counts.version_counts import VersionReport
+from penstock.meters.demand_meter import DemandMeter
 from penstock.meters.request_tally import RequestTally
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -15,7 +16,6 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 

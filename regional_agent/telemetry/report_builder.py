@@ -63,7 +63,7 @@ class ReportBuilder:
     def build(self) -> AgentReport:
         """Build the next report. Updates the demand rates to the current time."""
         self._seq += 1
-        self._demand.settle()
+        self._demand.settle(self._clock())
         plan = self._state.config.plan
         page = self._endpoint_reports.next()
         return AgentReport(

@@ -6,7 +6,6 @@ what they leave out. Its results are evidence, and its GPU time is overhead of t
 
 from __future__ import annotations
 
-import time
 from math import inf
 from random import Random
 from typing import Final, NamedTuple
@@ -14,11 +13,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.meters.demand_meter import DemandMeter
 from penstock.meters.request_tally import RequestTally
 from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.model_versions import old_version, rollout_of
 from penstock.policy.policy import Policy
+from penstock.routes.classify import RequestFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
@@ -28,7 +29,6 @@ from regional_agent.proxy.exchange import start_exchange
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Sender
-from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import replace_model
 from regional_agent.requests.request_context import RequestContext
@@ -37,7 +37,6 @@ from regional_agent.routing.burst_targets import BurstTargets
 from regional_agent.routing.queue_entry import OnTarget, QueueEntry
 from regional_agent.routing.router import Router
 from regional_agent.services.service import RoutedService
-from regional_agent.telemetry.demand_meter import DemandMeter
 
 _NO_ROOM: Final = frozenset({Reason.SATURATED.value, Reason.NONE_READY.value})
 """Reasons for which a copy did not run, which is no fault of the new version."""
@@ -49,9 +48,7 @@ class CopyReader(ClientRequestReader):
     """Creates the contexts of copies. They are no demand, and have the new version, or the old one to compare with."""
 
     def __init__(self, reader: ClientRequestReader, *, of_new: bool) -> None:
-        super().__init__(
-            reader.authorization, reader._expectations, reader.objects, DemandMeter(time.monotonic), reader._rng
-        )
+        super().__init__(reader.authorization, reader._expectations, reader.objects, DemandMeter(0.0), reader._rng)
         self._of_new = of_new
 
     def _drawn_version(

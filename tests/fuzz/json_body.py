@@ -15,12 +15,12 @@ from typing import Any
 from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.routes.classify import MAX_MODEL, OPENAI_NUMBERS, RequestFields, classify
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.requests.classify import MAX_MODEL, OPENAI_NUMBERS, RequestFields, classify
 from regional_agent.requests.model_name import model_span, replace_model
-from regional_agent.requests.work_estimate import work_estimate_of
+from regional_agent.requests.request_context import work_estimate_of
 
 WORDS = (
     *(b'"model":"m"', b'"stream":true', b'"max_tokens":', b'"max_completion_tokens":', b'"n":', b'"size":"1024x1024"'),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 
+from penstock.routes.classify import MAX_MODEL
 from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
 from penstock.routes.route_table import RouteMatch, RouteTable
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.requests.model_name import can_start_early, replace_model, request_fields
 from tests.fuzz.json_body import assert_one_spelling, plain_object
 

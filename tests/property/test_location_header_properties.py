@@ -20,6 +20,7 @@ from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.meters.demand_meter import DemandMeter
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
@@ -32,7 +33,6 @@ from regional_agent.requests.authorization import Authorization, Sender
 from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.budgets import equal_budgets
 
@@ -90,7 +90,7 @@ def test_only_a_trusted_proxy_sets_the_location(
 ) -> None:
     config = cast(ActiveConfig, SimpleNamespace(policy=POLICY, tenants=TenantIndex(), issuers=None))
     authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
-    demand = DemandMeter(lambda: 0.0)
+    demand = DemandMeter(0.0)
     reader = ClientRequestReader(authorization, CostEstimator(), KnownObjects(), demand, Random(1))
     for peer_ip, headers in asked:
         location = place(reader, peer_ip, headers)

@@ -21,6 +21,7 @@ from adapters.tls_contexts import ServerTls
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
+from penstock.meters.demand_meter import DemandMeter
 from penstock.meters.request_tally import RequestTally
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -64,7 +65,6 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.tenants.tenant_index import TenantIndex
@@ -172,7 +172,7 @@ class Agent:
             locate_client=lambda ip, forwarded_for, reported: self.location,
             client_address=lambda ip, forwarded_for: ip,
         )
-        self.demand = DemandMeter(time.monotonic)
+        self.demand = DemandMeter(time.monotonic())
         self.tally = RequestTally()
         self.versions = VersionTally()
         self.exchange: SharedLoadExchange | None = None

@@ -16,10 +16,10 @@ from penstock.health.health_check import NO_PAGE
 from penstock.policy.kinds.on_demand import WakeMethod
 from penstock.policy.policy import BYTES_PER_GB
 from penstock.retries.retry_rules import UNAUTHORIZED
+from penstock.routes.classify import MAX_MODEL
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_models
-from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool

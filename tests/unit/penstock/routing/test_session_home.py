@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.cost.work_estimate import prompt_of
 from penstock.routing.session_home import conversation_key, home_of
-from regional_agent.requests.work_estimate import prompt_of
 
 SESSIONS = range(20_000)
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.meters.demand_meter import DemandMeter
 from penstock.planning.plan import Closed, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
@@ -29,7 +30,6 @@ from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.clocks import SetClock
 from tests.support.identities import agent_sessions
@@ -65,7 +65,7 @@ class Here:
             "agent-1",
             self.endpoints,
             queue,
-            demand := DemandMeter(self.clock),
+            demand := DemandMeter(self.clock()),
             agents_here=lambda: self.agents,
             clock=self.clock,
         )
@@ -184,8 +184,8 @@ def test_wants_batch_credits_for_waiting_and_arriving_batch_requests(here: Here)
     for _ in range(6):
         here.demand.offered("m", residency_class(frozenset({"here"})), priority=BATCH_PRIORITY)
     here.clock.now += 3.0
-    here.demand.settle()
-    assert (here.demand.per_s("m"), here.demand.batch_per_s("m")) == (0.0, 2.0)
+    here.demand.settle(here.clock())
+    assert (here.demand.per_s("m", here.clock()), here.demand.batch_per_s("m", here.clock())) == (0.0, 2.0)
     assert here.credits.batch_wanted("m", POLICY.spillover) == 7 + 2
     (report,) = here.demand.report()
     assert (report.requests_per_s, report.batch_per_s) == (0.0, 2.0)

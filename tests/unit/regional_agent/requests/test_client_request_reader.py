@@ -16,6 +16,7 @@ import pytest
 
 from adapters.access.login_failures import MAX_ADDRESSES
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.meters.demand_meter import DemandMeter
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import EntryMap, Region
@@ -31,7 +32,6 @@ from regional_agent.requests.authorization import Authorization
 from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.budgets import equal_budgets
 
@@ -56,7 +56,7 @@ class Here:
         self.locator.client_address = lambda ip, chain: ip
         config, locator = cast(ActiveConfig, self.active_config), cast(Locator, self.locator)
         self.authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
-        demand = DemandMeter(lambda: 0.0)
+        demand = DemandMeter(0.0)
         self.reader = ClientRequestReader(self.authorization, CostEstimator(), KnownObjects(), demand, Random(1))
 
     def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()) -> Any:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from penstock.routes.classify import RequestFields
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import model_span, named_model, request_fields
 from tests.support.codings import gzipped
 

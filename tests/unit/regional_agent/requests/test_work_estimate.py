@@ -14,13 +14,13 @@ from penstock.cost.cost_inputs import MAX_AT_ONCE
 from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import microseconds
+from penstock.routes.classify import RequestFields, classify
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.presets.preset_registry import PRESETS
 from penstock.routing.affinity import BLOCK_BYTES
 from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
-from regional_agent.requests.classify import RequestFields, classify
-from regional_agent.requests.work_estimate import work_estimate_of
+from regional_agent.requests.request_context import work_estimate_of
 
 OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)

@@ -1,7 +1,8 @@
-"""Step 2 of the request path: reads the routing fields of a body without decoding the other fields."""
+"""Reads the routing fields of a JSON body without decoding the other fields."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.routes.body_fields import BodyFields
@@ -47,6 +48,34 @@ _ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/siz
 """Further fields that the agent reads or replaces."""
 
 _fields: Final = BodyFields((_MODEL, _STREAM, *OPENAI_NUMBERS, *_SESSIONS, *_ONCE))
+
+_UTF_8: Final = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
+_JSON_TYPES: Final = frozenset(
+    b"application/json" + charset for charset in (b"", b"; charset=utf-8", b"; charset=UTF-8", b";charset=UTF-8")
+)
+"""The usual values of Content-Type for a body of JSON in UTF-8."""
+
+_CHARSET: Final = re.compile(rb"charset\*?\d*\*?[ \t]*=[ \t]*[\"']?([^\"';, \t]*)")
+_FORM_FIELD: Final = re.compile(rb"[&;][^&;=]{1,64}=")
+
+
+def json_problem(content_type: bytes | None, body: bytes | bytearray, is_whole: bool) -> Refusal | None:
+    """The refusal of a body of JSON that is incomplete, or that its Content-Type lets engines read differently.
+
+    Engines decode by the charset of Content-Type, and read a form where it declares one.
+    """
+    if not is_whole:
+        return Refusal(Reason.BODY_TOO_LARGE, "the body is larger than agents read")
+    if content_type is None or content_type in _JSON_TYPES:
+        return None
+    lower = content_type.lower()
+    for charset in _CHARSET.findall(lower):
+        if charset not in _UTF_8:
+            return Refusal(Reason.BAD_REQUEST, "Content-Type declares another charset than UTF-8; JSON is UTF-8")
+    if lower.startswith(b"application/x-www-form-urlencoded") and _FORM_FIELD.search(body):
+        detail = "Content-Type declares a form, and the body is JSON; send `Content-Type: application/json`"
+        return Refusal(Reason.BAD_REQUEST, detail)
+    return None
 
 
 def classify(body: bytes | bytearray) -> RequestFields | Refusal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from penstock.fleet.demand import ArrivalRate, DemandRows, settle_all
@@ -17,10 +16,9 @@ MAX_UNSETTLED_S: Final = 2.0
 class DemandMeter:
     """Arrival rates by (model, residency class, priority), and by country."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` is monotonic, in seconds."""
-        self._clock = clock
-        self._began_at = self._settled_at = clock()
+    def __init__(self, now: float) -> None:
+        """Begin at `now`: monotonic (s), as all times."""
+        self._began_at = self._settled_at = now
         self.rows = DemandRows()
         self._rates = self.rows.rates
         self._by_model: dict[str, tuple[float, float]] = {}
@@ -48,9 +46,8 @@ class DemandMeter:
         else:
             rate.arrived += 1
 
-    def settle(self) -> None:
-        """Update the rates to the current time, and drop negligible ones; called about once a second by reports."""
-        now = self._clock()
+    def settle(self, now: float) -> None:
+        """Update the rates to `now`, and drop negligible ones; called about once a second by reports."""
         elapsed_s = now - self._settled_at
         if elapsed_s <= 0.0:
             return
@@ -59,20 +56,20 @@ class DemandMeter:
         self.rows.settle(elapsed_s, now - self._began_at)
         settle_all(self._countries, elapsed_s, now - self._began_at)
 
-    def per_s(self, model: str) -> float:
+    def per_s(self, model: str, now: float) -> float:
         """Return the arrival rate of a model in requests with a priority per second, over all residency classes."""
-        return self._totals(model)[0]
+        return self._totals(model, now)[0]
 
-    def batch_per_s(self, model: str) -> float:
+    def batch_per_s(self, model: str, now: float) -> float:
         """Return the arrival rate of a model in batch requests per second, over all residency classes."""
-        return self._totals(model)[1]
+        return self._totals(model, now)[1]
 
-    def _totals(self, model: str) -> tuple[float, float]:
+    def _totals(self, model: str, now: float) -> tuple[float, float]:
         """The rates of a model: probes need them several times a second for each region, and `settle` alone changes
         them."""
-        if self._clock() - self._settled_at > MAX_UNSETTLED_S:
+        if now - self._settled_at > MAX_UNSETTLED_S:
             # Reports settle the rates, and there are none without a control plane.
-            self.settle()
+            self.settle(now)
         found = self._by_model.get(model)
         if found is None:
             rates = [rate for (name, _, _), rate in self._rates.items() if name == model]
