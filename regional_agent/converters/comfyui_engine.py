@@ -124,18 +124,11 @@ class EngineSocket:
         self._answered.set()
         return self
 
-    def on_head(self, head: ResponseHead) -> None:
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
         """Do without the socket: the handshake was refused."""
         self._answered.set()
-
-    def on_body(self, chunk: bytes) -> None:
-        """Do nothing: the body of a refusal."""
-
-    def on_end(self) -> None:
-        self._lose()
-
-    def on_pause(self) -> None:
-        """Do nothing: messages are processed one by one."""
+        if ended:
+            self._lose()
 
     def on_broken(self, error: UpstreamError) -> None:
         self._lose()

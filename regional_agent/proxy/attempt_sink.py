@@ -6,7 +6,7 @@ the client has received a byte the request can be sent elsewhere. From then on t
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError
@@ -16,7 +16,7 @@ from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, State
+from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, AttemptOwner
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
@@ -41,6 +41,7 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError
 from regional_agent.websocket.tunnel import Tunnel
 
@@ -53,28 +54,6 @@ _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 
 Response = RelayedResponse | ContinuedResponse | TunnelResponse
 """A response that the client has begun to receive."""
-
-
-class AttemptOwner(Protocol):
-    """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
-
-    def enter(self, state: State) -> None:
-        """Change the state of the exchange."""
-
-    def on_connected(self) -> None:
-        """The connection is open; the request can be sent."""
-
-    def retry(self, why: RetryReason) -> None:
-        """The attempt has failed, and another one may follow."""
-
-    def end(self, refusal: Refusal) -> None:
-        """The attempt has failed, and no other one may follow."""
-
-    def fail(self, failure: Refusal) -> None:
-        """The response that the client receives has failed."""
-
-    def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
-        """The client has received the end of the response, and may send another request if `keep_alive`."""
 
 
 class AttemptSink(TargetSink):
@@ -141,7 +120,26 @@ class AttemptSink(TargetSink):
         if self.owner is not None:
             self.owner.on_connected()
 
-    def on_head(self, head: ResponseHead) -> None:
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        """Process one read, until it ends the attempt, and write its data to the client."""
+        attempt, target = self.attempt, self._target
+        upstream = target.upstream
+        if ended:
+            target.upstream = None
+        if head is not None:
+            self._on_head(head)
+        for part in parts:
+            if self.owner is None or self.attempt is not attempt:
+                return
+            self._on_body(part)
+        if self.owner is None or self.attempt is not attempt:
+            return
+        if ended:
+            self._on_end(upstream)
+        else:
+            self._write()
+
+    def _on_head(self, head: ResponseHead) -> None:
         """Hold the head, and detect a rejection."""
         self._head, self._intake = head, None
         proxy, context, usage, owner = self._proxy, self._context, self.usage, self.owner
@@ -160,7 +158,7 @@ class AttemptSink(TargetSink):
             formats, route = proxy.answer_formats, context.request.route
             self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
 
-    def on_body(self, chunk: bytes) -> None:
+    def _on_body(self, chunk: bytes) -> None:
         """Forward a part of the body; the first part that is no error begins the client's response."""
         intake, response, owner = self._intake, self.response, self.owner
         if self._is_begun:
@@ -177,27 +175,22 @@ class AttemptSink(TargetSink):
             self._target.waits_since = now = self._proxy.clock()
             if intake.is_late(self._target.sent_at, now):
                 self._forward_late(intake, now)
-        elif (error := intake.error) is not None and self._awaits_trailer:
+        elif (error := intake.error) is not None and self.current.from_peer:
+            # A trailer shows if the peer's agent gave up, which by the head it cannot after comments.
             self._target.waits_since = self._proxy.clock()
         elif error is None or not self._leaves(error):
             if intake.is_media:
                 self._intake = None
             self._begin(intake.take_held())
 
-    @property
-    def _awaits_trailer(self) -> bool:
-        """Whether a trailer shows if the peer's agent gave up, which by the head it cannot after comments."""
-        return self.current.from_peer
-
-    def on_pause(self) -> None:
+    def _write(self) -> None:
         """Write the data of one read of the upstream connection to the client."""
         writer = self._writer
         if self._is_begun and writer is not None and writer.flush() and self.client_stalled:
             self._target.set_reading(False)
 
-    def on_end(self) -> None:
+    def _on_end(self, upstream: UpstreamConnection | None) -> None:
         """Complete the client's response, or try another target after a rejection."""
-        upstream, self._target.upstream = self._target.upstream, None
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
@@ -233,10 +226,10 @@ class AttemptSink(TargetSink):
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""
         owner, attempt = self.owner, self.current
+        upstream, self._target.upstream = self._target.upstream, None
         if isinstance(self.response, TunnelResponse):
-            self.on_end()
+            self._on_end(upstream)
             return
-        self._target.upstream = None
         if self._rejected_because is not None and not self._forward_withheld():
             self._after_rejection()
             return
@@ -285,7 +278,8 @@ class AttemptSink(TargetSink):
     def _on_tunnel_end(self, failure: Refusal | None) -> None:
         if self.owner is not None:
             if failure is None:
-                self.on_end()
+                upstream, self._target.upstream = self._target.upstream, None
+                self._on_end(upstream)
             else:
                 self.owner.fail(failure)
 
@@ -293,20 +287,26 @@ class AttemptSink(TargetSink):
 
     def check_awaiting(self, now: float) -> None:
         """Enforce the engine timeouts of an attempt whose response has not begun, by `now` (s)."""
-        intake, target, owner = self._intake, self._target, self.owner
+        intake, target = self._intake, self._target
         if intake is not None:
             held_since = target.sent_at if intake.parser.error is None else target.waits_since
             if intake.is_late(held_since, now) and self._forward_late(intake, now):
-                self.on_pause()
+                self._write()
                 return
         has_begun = intake is not None and (intake.held != b"" or self.response is not None)
         overdue = target.overdue(now, has_begun=has_begun)
-        following = while_awaiting(self._proxy, self._context, self.current, overdue, now)
-        if following is not None and owner is not None:
-            if isinstance(following, Refusal):
-                owner.end(following)
-            else:
-                owner.retry(following)
+        self._follow(while_awaiting(self._proxy, self._context, self.current, overdue, now))
+
+    def _follow(self, following: RetryReason | Refusal | None) -> bool:
+        """Try another target, or end the request; returns whether one of these follows."""
+        owner = self.owner
+        if owner is None or following is None:
+            return False
+        if isinstance(following, Refusal):
+            owner.end(following)
+        else:
+            owner.retry(following)
+        return True
 
     def _forward_late(self, intake: AnswerIntake, now: float) -> bool:
         """Forward the beginning of a response that has been held for long; returns whether the response has begun.
@@ -330,12 +330,7 @@ class AttemptSink(TargetSink):
         if self.owner is None:
             return False
         reason = REASONS.get(trailer, _ENGINE_FAILED)
-        following = after_rejection(self._proxy, self._context, self.current, reason, self._proxy.clock())
-        if isinstance(following, Refusal):
-            self.owner.end(following)
-        else:
-            self.owner.retry(following)
-        return True
+        return self._follow(after_rejection(self._proxy, self._context, self.current, reason, self._proxy.clock()))
 
     def check_rejection(self, now: float) -> None:
         """Stop reading a rejection that takes too long, at `now` (s)."""
@@ -350,7 +345,7 @@ class AttemptSink(TargetSink):
             return False
         self._rejected_because = None
         self._begin(self._rejection)
-        self.on_pause()
+        self._write()
         return True
 
     def check_response(self, now: float) -> Refusal | float:
@@ -407,12 +402,7 @@ class AttemptSink(TargetSink):
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""
         if self.owner is None:
             return False
-        following = after_error(self._proxy, self._context, self.current, error, self._proxy.clock())
-        if isinstance(following, Refusal):
-            self.owner.end(following)
-        elif following is not None:
-            self.owner.retry(following)
-        return following is not None
+        return self._follow(after_error(self._proxy, self._context, self.current, error, self._proxy.clock()))
 
     def _begin(self, chunk: bytes) -> None:
         """Begin or continue the client's response; `chunk` is the first part of the body, empty without one."""

@@ -14,7 +14,7 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.retries.retry_rules import OUTCOMES, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink
+from regional_agent.proxy.attempt_sink import AttemptSink
 from regional_agent.proxy.exchange_state import (
     AWAITING,
     BEGUN,
@@ -25,6 +25,7 @@ from regional_agent.proxy.exchange_state import (
     SELECTING,
     STREAMING,
     TUNNEL,
+    AttemptOwner,
     InvalidTransition,
     State,
 )

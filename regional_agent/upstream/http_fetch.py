@@ -93,22 +93,17 @@ class _Collector:
         self._headers: dict[str, str] = {}
         self._body = bytearray()
 
-    def on_head(self, head: ResponseHead) -> None:
-        self._status = head.status
-        self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-
-    def on_body(self, chunk: bytes) -> None:
-        self._body += chunk
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        if head is not None:
+            self._status = head.status
+            self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        for part in parts:
+            self._body += part
         if len(self._body) > self._limit_bytes:
             self._connection.abort()
             self.on_broken(TooLarge(f"a response of more than {self._limit_bytes} bytes"))
-
-    def on_end(self) -> None:
-        if not self.done.done():
+        elif ended and not self.done.done():
             self.done.set_result(Fetched(self._status, self._headers, bytes(self._body)))
-
-    def on_pause(self) -> None:
-        """Do nothing: only the whole response is returned."""
 
     def on_broken(self, error: UpstreamError) -> None:
         if not self.done.done():

@@ -100,18 +100,23 @@ class _LineSink:
         if self._status != 200:
             raise RefusedStream(self._status, bytes(self._rest))
 
-    def on_head(self, head: ResponseHead) -> None:
-        self._status = head.status
-        if head.status == 200:
-            self.lines.append(b"")
-            self.arrived.set()
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        if head is not None:
+            self._status = head.status
+            if head.status == 200:
+                self.lines.append(b"")
+                self.arrived.set()
+        if parts:
+            self._add(b"".join(parts))
+        if ended:
+            self._end()
 
-    def on_body(self, chunk: bytes) -> None:
+    def _add(self, data: bytes) -> None:
         if self._status != 200:
-            self._rest += chunk[: MAX_ERROR_BYTES - len(self._rest)]
+            self._rest += data[: MAX_ERROR_BYTES - len(self._rest)]
             return
-        self._rest += chunk
-        if b"\n" in chunk:
+        self._rest += data
+        if b"\n" in data:
             *whole, rest = self._rest.split(b"\n")
             self.lines += [bytes(line) for line in whole if line]
             self._rest = rest
@@ -123,12 +128,6 @@ class _LineSink:
         if len(self.lines) > MAX_WAITING_LINES and not self._paused:
             self._paused = True
             self._connection.pause_reading()
-
-    def on_end(self) -> None:
-        self._end()
-
-    def on_pause(self) -> None:
-        """Do nothing: each line is queued when its end arrives."""
 
     def on_broken(self, error: UpstreamError) -> None:
         self._failure = error

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection to an engine or a peer agent: one request at a time, kept alive between requests.
 
-The connection reports to a *sink* from protocol callbacks, so a request that reuses a connection needs no task and no
-await. The connection returns to its pool only after all bytes of the read that ended a response have been examined,
-because further bytes would be interpreted as the next response.
+The connection parses a read as a whole and then reports it to a *sink*, so a request that reuses a connection needs no
+task and no await. It returns to its pool before it reports the read that ends a response, but after all bytes of that
+read have been examined, because further bytes would be interpreted as the next response.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class UpstreamConnection:
         """The Host header of requests."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
+        self._head: ResponseHead | None = None
+        """The head of the response, if it is in the current read."""
+        self._parts: list[bytes] = []
+        """The parts of the body in the current read."""
         self._in_head = True
         self._fed_bytes = 0
         """Bytes given to the parser since the last body byte."""
@@ -142,12 +146,15 @@ class UpstreamConnection:
         """Receives reads that are exactly one chunk, instead of the sink, until the response ends."""
         self._relay_ready: ChunkRelay | None = None
         """`relay` while the parser is between two chunks, else None."""
+        self._between_chunks = False
+        """Whether the last event of the parser was the end of a chunk."""
 
     def send(self, sink: ResponseSink, request: bytes) -> None:
         """Write one complete request; `sink` receives the response."""
         self.sink, self.error_trailer, self.on_interim = sink, b"", None
         # The parser, which resets these, has not seen the end of a response whose head was found in the cache.
         self.relay = self._relay_ready = None
+        self._between_chunks = False
         self._in_head, self._fed_bytes, self._counted_left, self._interim, self._done = True, 0, 0, 0, False
         assert self.transport is not None
         self._batcher.write(self.transport, request)
@@ -231,7 +238,7 @@ class UpstreamConnection:
             self.abort()
             return
         if self._counted_left:
-            self._receive_counted(sink, data)
+            self._receive_counted(sink, None, data)
             return
         if self._in_head and self._fed_bytes == 0 and self._misses < MAX_MISSES and self._match_cached_head(sink, data):
             return
@@ -252,11 +259,13 @@ class UpstreamConnection:
             elif self._fed_bytes > MAX_HEAD_BYTES:
                 self._break(TooLarge("the response head or trailers are too large"))
             elif self.sink is sink:
-                sink.on_pause()
-                # The read may end within the size line of the next chunk, which the parser does not report, so the next
-                # read is not relayed.
-                if not data.endswith(b"\r\n"):
-                    self._relay_ready = None
+                if self._head is not None or self._parts:
+                    head, parts, self._head, self._parts = self._head, self._parts, None, []
+                    sink.on_read(head, parts, False)
+                # A read may end within the size line of the next chunk, which the parser does not report, so that the
+                # next read is not relayed.
+                may_relay = self._between_chunks and self.sink is sink and data.endswith(_CHUNK_END)
+                self._relay_ready = self.relay if may_relay else None
         self._read = b""
 
     def eof_received(self) -> bool | None:
@@ -277,7 +286,7 @@ class UpstreamConnection:
         # Over TLS, a close without close_notify ends no response (RFC 9112, section 9.8).
         complete = exc is None and (self._eof_received or not self.address.tls)
         if complete and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
-            sink.on_end()
+            sink.on_read(None, [], True)
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
             kind = Stale if self._used and silent else Broken
@@ -316,7 +325,7 @@ class UpstreamConnection:
             self.error_trailer = value
 
     def on_headers_complete(self) -> None:
-        """Validate a complete head and pass it to the sink."""
+        """Validate a complete head and keep it for the sink."""
         if self._done:
             return
         self._in_head = False
@@ -335,23 +344,23 @@ class UpstreamConnection:
                 head = ResponseHead(status, self._headers, dict(self._headers))
                 if is_cacheable(head) and (raw := raw_head(read, b"HTTP/")):
                     self._head_cache = ResponseHeadCache(raw, head, keep_alive=self._keep_alive)
-                self.sink.on_head(head)
+                self._head = head
                 if self._head_only:
                     self._done, self._keep_alive = True, False
 
     def on_body(self, chunk: bytes) -> None:
-        """Pass a part of the body, without chunk framing, to the sink."""
+        """Keep a part of the body, without chunk framing, for the sink."""
         self._fed_bytes = 0
         if self.sink is not None and not self._done:
-            self.sink.on_body(chunk)
+            self._parts.append(chunk)
 
     def on_chunk_header(self) -> None:
-        """Stop relaying, because the parser is within a chunk."""
-        self._relay_ready = None
+        """Relay nothing, because the parser is within a chunk."""
+        self._between_chunks = False
 
     def on_chunk_complete(self) -> None:
         """Permit relaying, because the parser is between two chunks."""
-        self._relay_ready = self.relay
+        self._between_chunks = True
 
     def on_message_complete(self) -> None:
         """Mark the response as complete. Interim (1xx) responses are skipped."""
@@ -377,33 +386,30 @@ class UpstreamConnection:
                 head, body_at = found
                 self._in_head, self._keep_alive, self._headers = False, self._head_cache.keep_alive, head.headers
                 self._counted_left = head.length
-                sink.on_head(head)
-                if self.sink is sink:
-                    self._receive_counted(sink, data[body_at:])
+                self._receive_counted(sink, head, data[body_at:])
                 return True
             self._misses += 1
         self._read = data
         return False
 
-    def _receive_counted(self, sink: ResponseSink, data: bytes) -> None:
-        """Process a part of a body delimited by Content-Length, without the parser."""
+    def _receive_counted(self, sink: ResponseSink, head: ResponseHead | None, data: bytes) -> None:
+        """Process a part of a body delimited by Content-Length, without the parser; `head` as for `on_read`."""
         length, left_bytes = len(data), self._counted_left
         if length > left_bytes:
             # Data after the response makes the connection unusable.
             self._keep_alive, data, length = False, data[:left_bytes], left_bytes
         self._counted_left = left_bytes - length
-        if data:
-            sink.on_body(data)
-        if self.sink is not sink:
-            return
+        parts = [data] if data else []
         if self._counted_left:
-            sink.on_pause()
+            sink.on_read(head, parts, False)
         else:
+            self._head, self._parts = head, parts
             self._end()
 
     def _end(self) -> None:
         """End the response after the whole read was processed; return the connection to its owner, or close it."""
         sink, self.sink, self.on_interim = self.sink, None, None
+        head, parts, self._head, self._parts = self._head, self._parts, None, []
         self._done, self._used = False, True
         transport = self.transport
         request_sent = self._request_whole and self.writable
@@ -414,7 +420,7 @@ class UpstreamConnection:
             transport.abort()
         if sink is not None:
             try:
-                sink.on_end()
+                sink.on_read(head, parts, True)
             except Exception:
                 # No event follows: the request would stay open until its deadline.
                 sink.on_broken(Broken("its end could not be processed"))
@@ -430,7 +436,11 @@ class UpstreamConnection:
             self._tunnel.on_bytes(rest)
 
     def _break(self, error: UpstreamError) -> None:
-        sink = self.sink
+        """Close the connection, and report what has arrived before the error."""
+        sink, head, parts, self._head, self._parts = self.sink, self._head, self._parts, None, []
+        if sink is not None and (head is not None or parts):
+            sink.on_read(head, parts, False)
+            sink = self.sink
         self.abort()
         if sink is not None:
             sink.on_broken(error)

@@ -33,17 +33,20 @@ class TooLarge(UpstreamError):
 
 
 class ResponseSink(Protocol):
-    """Receives one response. No call follows `on_end` or `on_broken`.
-
-    `on_pause` follows the last callback of each read, so that a sink can write once per read.
+    """Receives one response, read by read. No call follows its end or `on_broken`.
 
     A sink of the hot path inherits from its protocol: mypyc then calls its methods directly, and otherwise by name.
     """
 
-    def on_head(self, head: ResponseHead) -> None: ...
-    def on_body(self, chunk: bytes) -> None: ...
-    def on_end(self) -> None: ...
-    def on_pause(self) -> None: ...
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        """Receive what one read contains.
+
+        Args:
+            head: the head of the response; None if an earlier read contained it.
+            parts: parts of the body, without framing.
+            ended: whether the response is complete; its connection may then serve other requests.
+        """
+
     def on_broken(self, error: UpstreamError) -> None: ...
     def on_writable(self, writable: bool) -> None: ...
 

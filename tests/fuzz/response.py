@@ -83,24 +83,18 @@ class Relay(Lenient):
 
     # sink
 
-    def on_head(self, head: ResponseHead) -> None:
-        """Keeps the head until the body begins."""
-        assert self.head is None
-        self.head = head
-
-    def on_body(self, chunk: bytes) -> None:
-        """Relays a part of the body."""
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        """Relays a read: the head is kept until the body begins."""
         assert not self.ended
-        self._start(self.upstream)
-        self.response.add(chunk)
-
-    def on_pause(self) -> None:
-        """Writes once for each read."""
-        self.response.flush()
-
-    def on_end(self) -> None:
-        """Ends the response."""
-        assert not self.ended
+        if head is not None:
+            assert self.head is None
+            self.head = head
+        for part in parts:
+            self._start(None if ended else self.upstream)
+            self.response.add(part)
+        if not ended:
+            self.response.flush()
+            return
         self._start(None)
         self.response.end()
         self.ended = True

@@ -238,30 +238,27 @@ class RecordingSink:
         """Connection that gives its chunks to the relay; None for no relay."""
         self.over: list[str] = []
 
-    def on_head(self, head: ResponseHead) -> None:
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
         assert not self.over
-        self.status = head.status
-        if self.connection is not None:
-            outgoing: Any = self
-            self.connection.relay = ChunkRelay(outgoing, Wire(), None, None)
-
-    def on_body(self, chunk: bytes) -> None:
+        if head is not None:
+            assert not self.status
+            self.status = head.status
+            if self.connection is not None:
+                outgoing: Any = self
+                self.connection.relay = ChunkRelay(outgoing, Wire(), None, None)
         assert self.status
-        assert not self.over
-        self.body += chunk
+        self.body += b"".join(parts)
+        if ended:
+            self.over.append("end")
 
     def write(self, transport: object, chunk: bytes) -> None:
         """Record bytes in place of a relay's client."""
         self.chunks.append(chunk)
-        self.on_body(chunk.partition(b"\r\n")[2][:-2])
-
-    def on_end(self) -> None:
-        self.over.append("end")
+        self.body += chunk.partition(b"\r\n")[2][:-2]
 
     def on_broken(self, error: UpstreamError) -> None:
         self.over.append("broken")
 
-    def on_pause(self) -> None: ...
     def on_writable(self, writable: bool) -> None: ...
 
 

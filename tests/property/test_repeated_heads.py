@@ -193,20 +193,17 @@ class RecordingSink:
     def __init__(self) -> None:
         self.parts: list[object] = []
 
-    def on_head(self, head: ResponseHead) -> None:
-        onward = tuple(head.lines_to_client("a", b"", from_peer=from_peer) for from_peer in (False, True))
-        self.parts.append((head.status, head.headers, head.by_name, onward))
-
-    def on_body(self, chunk: bytes) -> None:
-        self.parts.append(chunk)
-
-    def on_end(self) -> None:
-        self.parts.append("end")
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        if head is not None:
+            onward = tuple(head.lines_to_client("a", b"", from_peer=from_peer) for from_peer in (False, True))
+            self.parts.append((head.status, head.headers, head.by_name, onward))
+        self.parts += parts
+        if ended:
+            self.parts.append("end")
 
     def on_broken(self, error: UpstreamError) -> None:
         self.parts.append("broken")
 
-    def on_pause(self) -> None: ...
     def on_writable(self, writable: bool) -> None: ...
 
 
