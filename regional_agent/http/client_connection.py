@@ -17,8 +17,8 @@ from regional_agent.http.body_limits import DISPLACED, HeadAcceptance, HeadPostp
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, complete_response
-from regional_agent.http.protocol.connection_state import REQUESTS, TUNNEL, UPGRADING, UPLOAD
-from regional_agent.http.protocol.received import PartReceived, RequestRefused
+from regional_agent.http.protocol.connection_state import TUNNEL, UPGRADING
+from regional_agent.http.protocol.received import HeadReceived, PartReceived, Received, RequestRefused
 from regional_agent.http.protocol.request_parser import RequestParser
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 from regional_agent.http.request_handler import Handler, TunnelReceiver
@@ -82,7 +82,7 @@ class ClientConnection:
 
     def data_received(self, data: bytes) -> None:
         sequencer, state = self.sequencer, self.sequencer.state
-        if state is REQUESTS or state is UPLOAD:
+        if state.receives_requests:
             self._process(data)
         elif state is TUNNEL:
             if self._tunnel is not None:
@@ -127,37 +127,67 @@ class ClientConnection:
 
     def _process(self, data: bytes = b"") -> None:
         """Process what has been received, and then `data`, until more bytes are needed, or requests have to wait."""
+        sequencer, parser, transport = self.sequencer, self.sequencer.parser, self.transport
+        if data:
+            parser.receive(data)
         if self._head_wait is not None:
-            if data:
-                self.sequencer.parser.receive(data)
             return
         while True:
-            received = self._intake.next_received(self, self.peer_ip, data)
+            received: Received | None = None
+            if sequencer.state.receives_requests and not (sequencer.waiting and sequencer.is_full):
+                received = parser.next()
             if received is None:
+                self._intake.wait()
                 return
-            data = b""
-            if isinstance(received, HeadPostponed):
-                self.pause_reading()
-                self._head_wait = asyncio.create_task(self._check_after(received), name="check of a head")
-                return
-            if isinstance(received, RequestRefused):
+            if isinstance(received, Request):
+                if sequencer.add(received, may_start=transport.write_stalled_since is None):
+                    self._serve(received)
+                elif sequencer.serving is received:
+                    self._end_body(received)
+                elif sequencer.serving is None:
+                    self._serve()
+                if parser.is_drained:
+                    self._intake.receiving = None
+                    return
+            elif isinstance(received, RequestRefused):
                 self.refuse(received.refusal, received.request)
-            elif isinstance(received, PartReceived):
-                if self.sequencer.serving is received.request and self._handler is not None:
-                    self._handler.on_request_body(received.chunk)
-            elif self.sequencer.serving is None:
-                self._serve()
-            elif self.sequencer.serving is received and self._handler is not None:
-                self._handler.on_request_end()
-            if self.sequencer.is_drained:
-                return
+            else:
+                sequencer.add_part(received)
+                self._process_part(received)
+                if self._head_wait is not None:
+                    return
 
-    async def _check_after(self, postponed: HeadPostponed) -> None:
-        """Continue with what has been received once a head can be checked."""
+    def _process_part(self, received: HeadReceived | PartReceived) -> None:
+        """Process the head, or a part of the body, of a request with a large body."""
+        checked = self._intake.check(received, self, self.peer_ip)
+        if isinstance(checked, HeadPostponed):
+            self.pause_reading()
+            self._head_wait = asyncio.create_task(self._check_after(checked, received), name="check of a head")
+        elif isinstance(checked, RequestRefused):
+            self.refuse(checked.refusal, checked.request)
+        elif isinstance(checked, PartReceived):
+            if self.sequencer.serving is checked.request and self._handler is not None:
+                self._handler.on_request_body(checked.chunk)
+        elif checked is not None and self.sequencer.serving is None:
+            self._serve()
+
+    def _end_body(self, request: Request) -> None:
+        """Process the end of a body whose request has started."""
+        refused = self._intake.check_end(request)
+        if refused is not None:
+            self.refuse(refused.refusal, request)
+        elif self._handler is not None:
+            self._handler.on_request_end()
+
+    async def _check_after(self, postponed: HeadPostponed, head: HeadReceived | PartReceived) -> None:
+        """Check a head again once that is possible, and continue with what has been received."""
         try:
             await postponed.wait()
             self._head_wait = None
-            self._process_waiting()
+            if self.sequencer.uploading is head.request:
+                self._process_part(head)
+            if self._head_wait is None:
+                self._process_waiting()
         except Exception:
             log.exception("checking the head of a request failed")
             self.abort()
@@ -167,8 +197,8 @@ class ClientConnection:
         self.transport.resume_reading()
         self._process()
 
-    def _serve(self) -> None:
-        """Do what is due, until a response is not complete at once. A loop, to avoid recursion.
+    def _serve(self, due: Request | RequestRefused | bytes | None = None) -> None:
+        """Do what is due, `due` first, until a response is not complete at once. A loop, to avoid recursion.
 
         No request is started while the write buffer is above its high-water mark, because responses would accumulate
         in memory.
@@ -178,9 +208,10 @@ class ClientConnection:
         self._serve_loop_active = True
         sequencer, transport = self.sequencer, self.transport
         while transport.connected is not None and transport.write_stalled_since is None:
-            due = sequencer.next_turn()
             if due is None:
-                break
+                due = sequencer.next_turn()
+                if due is None:
+                    break
             if isinstance(due, Request):
                 self.requests += 1
                 try:
@@ -200,8 +231,9 @@ class ClientConnection:
                 self._end(linger=True)
             else:
                 transport.write(due)
+            due = None
         self._serve_loop_active = False
-        if not transport.reading and sequencer.receives_requests and not sequencer.is_full:
+        if not transport.reading and sequencer.state.receives_requests and not sequencer.is_full:
             serving = sequencer.serving
             if serving is None or serving.whole:  # else the handler of the incomplete body controls reading
                 self.resume_reading()
@@ -276,12 +308,12 @@ class ClientConnection:
 
     def check_timeouts(self, now: float) -> None:
         """Close a connection that sends or reads too slowly, or is idle for too long. `now` in s."""
-        if self.transport.check_timeouts(now) or not self.sequencer.receives_requests:
+        if self.transport.check_timeouts(now) or not self.sequencer.state.receives_requests:
             return
         refused = self._intake.overdue(now, self.peer_ip)
         if refused is not None:
             self.refuse(refused.refusal, refused.request)
-        elif self._intake.is_idle_too_long(now):
+        elif self._head_wait is None and self._intake.is_idle_too_long(now):
             self._end(linger=False)
 
     def displace(self, request: Request) -> None:

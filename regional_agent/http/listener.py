@@ -204,6 +204,6 @@ class Listener:
                 request = sequencer.receiving
                 # The handler of an upload that has started ends it.
                 is_upload = request is not None and request.started
-                if connection.peer_ip in too_fast and sequencer.receives_requests and not is_upload:
+                if connection.peer_ip in too_fast and sequencer.state.receives_requests and not is_upload:
                     counts.refused[REQUEST_RATE] += 1
                     connection.refuse(_TOO_FAST, request)

@@ -14,7 +14,7 @@ from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.kept_bodies import BodyOwner
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request
-from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
+from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, RequestRefused
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 
 _BAD_REQUEST: Final = Reason.BAD_REQUEST
@@ -22,7 +22,7 @@ _TIMEOUT: Final = Reason.REQUEST_TIMEOUT
 
 
 class RequestIntake:
-    """Takes the requests of one connection from its sequencer, within the limits."""
+    """Applies the limits to the requests of one connection."""
 
     def __init__(
         self,
@@ -38,74 +38,52 @@ class RequestIntake:
         self._sequencer = sequencer
         self._transport = transport
         self._body_limits = BodyLimits(listener.limits, listener.bodies, acceptance)
-        self._receiving: Request | None = None
-        """The request that was being received after the last read."""
-        self._postponed: HeadReceived | None = None
-        """The head that has to be checked again before anything more is received."""
+        self.receiving: Request | None = None
+        """The request that was being received after the last read; None after a complete request."""
 
-    def next_received(
-        self, owner: BodyOwner, peer_ip: str, data: bytes = b""
+    def check(
+        self, received: HeadReceived | PartReceived, owner: BodyOwner, peer_ip: str
     ) -> Request | PartReceived | RequestRefused | HeadPostponed | None:
-        """Return what is to be done about what has arrived; None if nothing more is until more arrives.
+        """Return what is to be done about the head, or a part, of a large body; None if nothing is until more arrives.
 
         Args:
             owner: the connection, which gives up kept bodies for those of other tenants.
             peer_ip: the address of the TCP peer.
-            data: bytes that have arrived since the last call; none while a head is to be checked again.
 
         Returns:
-            A request to be handled in its turn, complete or with a part of its body; a request that has started and is
-            now complete; a further part of the body of a request that has started; a refusal; or a wait, after which
-            `next_received` checks the head again.
+            A request to be handled in its turn with a part of its body; a further part of the body of a request that
+            has started; a refusal; or a wait, after which the head is checked again.
         """
-        sequencer = self._sequencer
-        while True:
-            received: Received | None
-            if self._postponed is None:
-                received = sequencer.next_received(data)
-                data = b""
-            else:
-                received, self._postponed = self._postponed, None
-            if received is None:
-                self._wait()
-                return None
-            if isinstance(received, Request):
-                if sequencer.is_drained:
-                    self._receiving = None
-                if received.started and received.body_check is not None:
-                    problem = received.body_check.finish()
-                    if problem:
-                        return RequestRefused(Refusal(_BAD_REQUEST, problem), received)
-                return received
-            if isinstance(received, RequestRefused):
-                return received
-            request = received.request
-            if isinstance(received, HeadReceived):
-                checked = self._accept(request, peer_ip)
-                if isinstance(checked, HeadPostponed):
-                    self._postponed = received
-                    return checked
-                refusal = checked
-            else:
-                refusal = self._body_limits.check(request, received.chunk)
-                if refusal is None:
-                    if request.started:
-                        return received
-                    if not self._bodies.make_room(request, len(received.chunk)):
-                        refusal = NO_ROOM
-                    # A body that was displaced to make room is not kept.
-                    elif sequencer.uploading is request and self._body_limits.keep(request, received.chunk, owner):
-                        sequencer.queue_early(request)
-                        return request
-            if refusal is not None:
-                return RequestRefused(refusal, request)
+        request = received.request
+        if isinstance(received, HeadReceived):
+            checked = self._accept(request, peer_ip)
+            if isinstance(checked, HeadPostponed):
+                return checked
+            refusal = checked
+        else:
+            refusal = self._body_limits.check(request, received.chunk)
+            if refusal is None:
+                if request.started:
+                    return received
+                if not self._bodies.make_room(request, len(received.chunk)):
+                    refusal = NO_ROOM
+                # A body that was displaced to make room is not kept.
+                elif self._sequencer.uploading is request and self._body_limits.keep(request, received.chunk, owner):
+                    self._sequencer.queue_early(request)
+                    return request
+        return None if refusal is None else RequestRefused(refusal, request)
 
-    def _wait(self) -> None:
+    def check_end(self, request: Request) -> RequestRefused | None:
+        """Check the end of a body whose request has started; returns its refusal, or None."""
+        problem = "" if request.body_check is None else request.body_check.finish()
+        return RequestRefused(Refusal(_BAD_REQUEST, problem), request) if problem else None
+
+    def wait(self) -> None:
         """Begin a wait for a further read, or pause reading where requests, or a large body, wait for their turn."""
         sequencer, transport = self._sequencer, self._transport
         receiving = sequencer.receiving
-        if receiving is not self._receiving:
-            self._receiving = receiving
+        if receiving is not self.receiving:
+            self.receiving = receiving
             if receiving is not None:
                 transport.waits_since = self._listener.clock()
         upload = sequencer.uploading
@@ -133,11 +111,7 @@ class RequestIntake:
     def is_idle_too_long(self, now: float) -> bool:
         """Whether the client has sent nothing for too long, while no request waited or was handled. `now` in s."""
         sequencer, listener = self._sequencer, self._listener
-        if (
-            not sequencer.is_idle
-            or self._postponed is not None
-            or (sequencer.receiving is not None and self._transport.reading)
-        ):
+        if not sequencer.is_idle or (sequencer.receiving is not None and self._transport.reading):
             return False
         idle_s = now - max(self._transport.waits_since, listener.draining_since)
         return idle_s > (self._limits.idle_linger_s if listener.draining else self._limits.idle_timeout_s)
@@ -158,13 +132,11 @@ class RequestIntake:
 
     def refuse(self, refusal: Refusal, request: Request | None) -> None:
         """Receive nothing more, and respond with a refusal; see `RequestSequencer.refuse`."""
-        self._postponed = None
         for dropped in self._sequencer.refuse(refusal, request):
             self.release(dropped)
 
     def end(self) -> None:
         """Receive nothing more, and respond to nothing more."""
-        self._postponed = None
         for dropped in self._sequencer.end():
             self.release(dropped)
 

@@ -288,7 +288,7 @@ async def test_pipelining_is_bounded_within_one_read(tmp_path: Path) -> None:
         await until(lambda: bool(gpu.requests))
         (connection,) = agent.listener.connections
         await until(lambda: connection.sequencer.parser.has_more)
-        assert len(connection.sequencer._waiting) <= Limits().max_pipelined
+        assert len(connection.sequencer.waiting) <= Limits().max_pipelined
         release.set()
         assert (await client.answer()).status == 200
         for count, answer in ((2000, b"ok\n"), (200, ANSWER), (2000, b"ok\n")):

@@ -18,8 +18,10 @@ class Event:
 class State:
     """A state of a connection."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, receives_requests: bool = False) -> None:
         self.name = name
+        self.receives_requests = receives_requests
+        """Whether the client may send requests."""
         self.successors: dict[Event, State] = {}
         """The next state for each event; set from TRANSITIONS."""
 
@@ -27,9 +29,9 @@ class State:
         return self.name
 
 
-REQUESTS: Final = State("requests")
+REQUESTS: Final = State("requests", receives_requests=True)
 """Heads of requests arrive, and small bodies, which are collected."""
-UPLOAD: Final = State("upload")
+UPLOAD: Final = State("upload", receives_requests=True)
 """The large body of a request whose head was announced arrives in parts."""
 UPGRADING: Final = State("upgrading")
 """A request offers an upgrade that is undecided: further bytes wait."""

@@ -47,6 +47,8 @@ class RequestParser:
         """Number of consecutive requests whose head was not the cached head."""
         self._counted_left = 0
         """Number of missing body bytes of a request whose head was found in the cache."""
+        self.is_drained = False
+        """Whether `next` has returned all that was received, and the last of it was a complete request."""
 
     @property
     def request(self) -> Request | None:
@@ -78,7 +80,7 @@ class RequestParser:
         """Return what the client has sent next; None if more bytes are needed."""
         messages = self._messages
         while True:
-            found = messages.found
+            found, data, at = messages.found, self._data, self._at
             if found:
                 received = found[self._taken]
                 self._taken += 1
@@ -86,15 +88,32 @@ class RequestParser:
                     # An idle connection holds no request.
                     found.clear()
                     self._taken = 0
+                self.is_drained = not found and at == len(data) and messages.request is None
                 return received
-            if self._at == len(self._data) or messages.is_over:
+            if at == len(data) or messages.is_over:
                 return None
-            if self._counted_left or (self._at == 0 and messages.read and self._match_cached_head()):
-                request = self._take_counted()
-                if request is not None:
-                    return request
-            else:
+            if not self._counted_left and not (at == 0 and messages.read and self._match_cached_head()):
                 self._parse_part()
+                continue
+            # The head of the request was found in the cache: its body is what follows.
+            request, at = messages.request, self._at
+            assert request is not None
+            end = at + self._counted_left
+            if end > len(data):
+                end = len(data)
+            if end > at:
+                chunk = data[at:end]
+                request.body = chunk if not request.body else joined(request.body, chunk)
+                request.received_bytes += end - at
+                self._counted_left -= end - at
+            self.is_drained = end == len(data)
+            if self.is_drained:
+                self._data, self._at = b"", 0
+            else:
+                self._at = end
+            if not self._counted_left:
+                messages.request, messages.in_head = None, True
+                return request
 
     def take_rest(self) -> bytes:
         """Return the bytes that were not parsed, and stop: the connection ends, or its protocol was upgraded."""
@@ -150,24 +169,3 @@ class RequestParser:
                 return True
         self._misses += 1
         return False
-
-    def _take_counted(self) -> Request | None:
-        """Add a part of the body of a request whose head was found in the cache; returns the request once complete."""
-        data, at, request = self._data, self._at, self._messages.request
-        assert request is not None
-        end = at + self._counted_left
-        if end > len(data):
-            end = len(data)
-        if end > at:
-            chunk = data[at:end]
-            request.body = chunk if not request.body else joined(request.body, chunk)
-            request.received_bytes += end - at
-            self._counted_left -= end - at
-        if end == len(data):
-            self._data, self._at = b"", 0
-        else:
-            self._at = end
-        if self._counted_left:
-            return None
-        self._messages.request, self._messages.in_head = None, True
-        return request

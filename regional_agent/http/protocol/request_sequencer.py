@@ -1,8 +1,8 @@
 """The order of requests and responses on one client connection, without IO.
 
-Requests are handled one at a time, strictly in the order of their arrival; complete requests wait. `next_received`
-returns what the client has sent, and `next_turn` what the connection does next: handle a request, or write. The states
-are in `connection_state`.
+Requests are handled one at a time, strictly in the order of their arrival; complete requests wait. `add` takes what the
+parser returns, and `next_turn` returns what the connection does next: handle a request, or write. The states are in
+`connection_state`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from regional_agent.http.protocol.connection_state import (
     REQUEST,
     REQUESTS,
     UPGRADE,
-    UPLOAD,
     Event,
     InvalidEvent,
     State,
 )
-from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
+from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, RequestRefused
 from regional_agent.http.protocol.request_parser import RequestParser
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -40,52 +39,31 @@ class RequestSequencer:
         """Start before the first request.
 
         Args:
-            max_waiting: number of waiting requests from which on no further request is taken from the parser.
+            max_waiting: number of waiting requests from which on `is_full` is true.
         """
         self.parser = parser
-        """Receives the bytes of the client; `next_received` returns what they contain."""
+        """Receives the bytes of the client, and returns what they contain."""
         self._max_waiting = max_waiting
         self.state: State = REQUESTS
         self.uploading: Request | None = None
         """The announced request whose body is arriving."""
         self.serving: Request | None = None
         """The request that is being handled."""
-        self._waiting: deque[Request] = deque()
+        self.waiting: deque[Request] = deque()
+        """The requests whose turn has not come."""
         self._final_refusal: RequestRefused | None = None
         """The refusal that ends the connection after the waiting requests."""
         self._continue_due = False
         """Whether `uploading` expects 100 Continue and has to wait for earlier responses."""
-        self.is_drained = False
-        """Whether the last result of `next_received` was a complete request, after which nothing more was received."""
 
     # what the client sends
 
-    def next_received(self, data: bytes = b"") -> Received | None:
-        """Return what the client has sent next; None if that needs more bytes, or has to wait.
-
-        A complete request waits for its turn, unless it was started before it was complete.
+    def add(self, request: Request, *, may_start: bool) -> bool:
+        """Add a complete request; returns whether its turn has come, so that it is handled now.
 
         Args:
-            data: bytes that have arrived since the last call.
+            may_start: whether a request may start now; otherwise `next_turn` returns it later.
         """
-        parser, waits = self.parser, not self.receives_requests or (len(self._waiting) > 0 and self.is_full)
-        if data:
-            parser.receive(data)
-        if waits:
-            return None
-        received = parser.next()
-        self.is_drained = False
-        if isinstance(received, Request):
-            self.is_drained = not parser.has_more and parser.request is None
-            self._add(received)
-        elif isinstance(received, HeadReceived):
-            self._enter(HEAD)
-            self.uploading = received.request
-        elif isinstance(received, PartReceived):
-            self._enter(PART)
-        return received
-
-    def _add(self, request: Request) -> None:
         if request.upgrade:
             self._enter(OFFER)
         else:
@@ -94,25 +72,33 @@ class RequestSequencer:
         request.whole = True
         if request.length is None:
             request.length = request.received_bytes
-        if not request.queued and not request.started:
-            self._waiting.append(request)
+        if request.queued or request.started:
+            return False
+        if may_start and self.serving is None and not self.waiting:
+            self.serving, request.started = request, True
+            return True
+        self.waiting.append(request)
+        return False
 
-    @property
-    def receives_requests(self) -> bool:
-        """Whether the client may send requests."""
-        return self.state is REQUESTS or self.state is UPLOAD
+    def add_part(self, received: HeadReceived | PartReceived) -> None:
+        """Add the head, or a further part, of a request with a large body."""
+        if isinstance(received, HeadReceived):
+            self._enter(HEAD)
+            self.uploading = received.request
+        else:
+            self._enter(PART)
 
     @property
     def receiving(self) -> Request | None:
         """The request of which a part has arrived, perhaps a part of its head."""
-        if self.uploading is not None or not self.receives_requests or self.parser.has_more:
+        if self.uploading is not None or not self.state.receives_requests or self.parser.has_more:
             return self.uploading
         return self.parser.request
 
     @property
     def is_full(self) -> bool:
-        """Whether no further request is taken because of the number or size of waiting requests."""
-        waiting = self._waiting
+        """Whether no further request should be taken, because of the number or size of `waiting`."""
+        waiting = self.waiting
         return len(waiting) >= self._max_waiting or (
             len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES
         )
@@ -123,8 +109,8 @@ class RequestSequencer:
         """Return what is due now: a request to handle, the last response, or bytes to write; None if nothing is."""
         if self.serving is not None:
             return None
-        if self._waiting:
-            request = self.serving = self._waiting.popleft()
+        if self.waiting:
+            request = self.serving = self.waiting.popleft()
             request.started = True
             return request
         if self._final_refusal is not None:
@@ -137,22 +123,22 @@ class RequestSequencer:
 
     def has(self, request: Request) -> bool:
         """Whether a request is arriving or waits for its turn."""
-        return request is self.uploading or request in self._waiting
+        return request is self.uploading or request in self.waiting
 
     @property
     def has_turn(self) -> bool:
         """Whether `next_turn` would return something once no request is being handled."""
-        return bool(self._waiting) or self._final_refusal is not None or self._continue_due
+        return bool(self.waiting) or self._final_refusal is not None or self._continue_due
 
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or is being handled."""
-        return self.serving is None and not self._waiting
+        return self.serving is None and not self.waiting
 
     def queue_early(self, request: Request) -> None:
         """Let a request wait for its turn before its body is complete. The client needs no 100 Continue any more."""
         request.queued, self._continue_due = True, False
-        self._waiting.append(request)
+        self.waiting.append(request)
 
     def expect_continue(self) -> bytes:
         """Return `100 Continue` for `uploading`, or nothing: then it is due after all earlier responses."""
@@ -182,9 +168,9 @@ class RequestSequencer:
             The requests that are dropped: the refused one, unless it has started, and all later ones.
         """
         dropped: list[Request] = []
-        if request is not None and request in self._waiting:
+        if request is not None and request in self.waiting:
             while not dropped or dropped[-1] is not request:
-                dropped.append(self._waiting.pop())
+                dropped.append(self.waiting.pop())
         self._stop(REFUSAL, dropped)
         if request is None or not request.started:
             self._final_refusal = RequestRefused(refusal, request)
@@ -192,11 +178,11 @@ class RequestSequencer:
 
     def end(self) -> list[Request]:
         """Receive nothing more, and respond to nothing more; returns the requests that are dropped."""
-        dropped = list(self._waiting)
+        dropped = list(self.waiting)
         if self.serving is not None:
             dropped.append(self.serving)
         self._stop(END, dropped)
-        self._waiting.clear()
+        self.waiting.clear()
         self.serving = self._final_refusal = None
         return dropped
 

@@ -51,8 +51,15 @@ def sequencer(max_waiting: int = 16) -> RequestSequencer:
 
 def received(sequencer: RequestSequencer, data: bytes = b"") -> Iterator[Received]:
     """What `data` contains, as far as it may be taken now."""
-    while (found := sequencer.next_received(data)) is not None:
-        data = b""
+    if data:
+        sequencer.parser.receive(data)
+    while sequencer.state.receives_requests and not (sequencer.waiting and sequencer.is_full):
+        if (found := sequencer.parser.next()) is None:
+            break
+        if isinstance(found, Request):
+            sequencer.add(found, may_start=False)
+        elif not isinstance(found, RequestRefused):
+            sequencer.add_part(found)
         yield found
 
 
@@ -73,7 +80,7 @@ def transcript(pieces: list[bytes]) -> list[object]:
     told: list[object] = []
     parts: dict[Request, bytes] = {}
     for piece in pieces:
-        if not one.receives_requests:
+        if not one.state.receives_requests:
             told.append(("rest", piece))
             continue
         for each in received(one, piece):
@@ -166,6 +173,27 @@ def test_pipelined_requests_are_handled_one_at_a_time_in_order() -> None:
         assert one.finish() is request
     assert one.next_turn() is None
     assert one.is_idle
+
+
+def test_a_request_starts_at_once_only_in_its_turn() -> None:
+    one = sequencer()
+    one.parser.receive(b"".join(GET % number for number in range(4)))
+    zeroth, first, second, third = (one.parser.next() for _ in range(4))
+    assert isinstance(zeroth, Request)
+    assert isinstance(first, Request)
+    assert isinstance(second, Request)
+    assert isinstance(third, Request)
+    assert not one.add(zeroth, may_start=False), "the client does not read"
+    assert turn(one) is zeroth
+    one.finish()
+    assert one.add(first, may_start=True)
+    assert (one.serving, first.started) == (first, True)
+    assert not one.add(second, may_start=True), "another request is being handled"
+    one.finish()
+    assert not one.add(third, may_start=True), "an earlier one waits"
+    assert turn(one) is second
+    one.finish()
+    assert turn(one) is third
 
 
 def test_no_request_is_taken_while_enough_wait() -> None:
