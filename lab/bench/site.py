@@ -1,4 +1,4 @@
-"""One region of Penstock with all components of production: etcd, Redis, a control plane that plans, and agents."""
+"""A fleet of Penstock with all components of production: etcd, Redis, a control plane that plans, and agents."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lab.planet.configs import FleetFiles
 from lab.planet.planet import Launch, Planet, agent_process, control_plane_process
 from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import Engine, Region, Topology, agent_port, engine_port
+from lab.wan.matrix import RttMatrix
 
 REGION, CITY = "eu-de", "Frankfurt"
 """The only region of the shipped policy bundle that is started."""
@@ -44,16 +45,42 @@ def make_site(
         core: the only core that agents may use; None for any core.
     """
     names = tuple(f"agent-{number}" for number in range(1, agents + 1))
-    topology = Topology((Region(REGION, CITY, names, tuple(engines)),), (), ("north",), 1.0)
+    return make_fleet((Region(REGION, CITY, names, tuple(engines)),), engine_ports, directory, build, None, core)
+
+
+def make_fleet(
+    regions: tuple[Region, ...],
+    engine_ports: Mapping[str, int],
+    directory: Path,
+    build: Build,
+    matrix: RttMatrix | None,
+    core: int | None = None,
+) -> Planet:
+    """Return a fleet whose endpoints are already running; `with` starts it.
+
+    Args:
+        regions: its regions, whose engines have names that differ.
+        engine_ports: ports of the endpoints, by name.
+        directory: directory for state, configuration and logs; must be empty.
+        build: the build of the agents and the control plane, and their policy bundle.
+        matrix: round trips between the regions; None for no WAN.
+        core: the only core that agents may use; None for any core.
+    """
+    topology = Topology(regions, (), ("north",), 1.0)
     ports = assign_ports(topology.port_names(), None, Random())
-    ports |= {engine_port(REGION, name): port for name, port in engine_ports.items()}
+    ports |= {
+        engine_port(region.name, engine.name): engine_ports[engine.name]
+        for region in regions
+        for engine in region.engines
+    }
     directory.mkdir(parents=True, exist_ok=True)
     geoip_file = directory / "clients.mmdb"
     write_geoip(geoip_file)
-    processes = [control_plane_process("north"), *(agent_process(REGION, name) for name in names)]
+    processes = [control_plane_process("north")]
+    processes += [agent_process(region.name, agent) for region in regions for agent in region.agents]
     environments = dict.fromkeys(processes, build.environment())
     files = FleetFiles(directory, directory, build.bundle, geoip_file)
-    return Planet(topology, ports, None, files, Launch(environments, core, runs_engines=False))
+    return Planet(topology, ports, matrix, files, Launch(environments, core, runs_engines=False))
 
 
 def agents_of(site: Planet) -> list[ServerProcess]:

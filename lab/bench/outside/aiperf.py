@@ -1,7 +1,7 @@
 """Runs NVIDIA's AIPerf against a router, with the requests of a workload as its trace, and reads what it measured.
 
-AIPerf sends each body at its time and measures; only the bodies are the lab's. They have `max_tokens` 1,024, and the
-length of each answer stands at the end of the prompt's text.
+AIPerf sends each body at its time, or after the response to the previous turn of its session, and measures; only the
+bodies are the lab's. They have `max_tokens` 1,024, and the length of each answer stands at the end of the prompt.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from lab.bench.outside.agent_sessions import session_lines
 from lab.bench.outside.driver import (
     API_KEY,
     CLIENT_ADDRESS,
@@ -28,6 +29,8 @@ from lab.replay.replay_workload import PlannedRequest
 
 RESULTS_FILE: Final = "profile_export_aiperf.json"
 
+RECORDS_FILE: Final = "profile_export.jsonl"
+
 TRACE_FILE: Final = "trace.jsonl"
 
 TOKENIZER_DIR: Final = "tokenizer"
@@ -36,6 +39,14 @@ FIGURES: Final = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", 
 """AIPerf's names of the metrics, in ms."""
 
 PARTS: Final = {"mean": "avg", "p50": "p50", "p99": "p99"}
+
+
+class _Metric(msgspec.Struct):
+    value: float
+
+
+class _Record(msgspec.Struct):
+    metrics: dict[str, msgspec.Raw]
 
 
 class Aiperf:
@@ -55,12 +66,19 @@ class Aiperf:
         """Replay the requests at their times; raises DriverError."""
         directory = assignment.directory
         write_tokenizer(directory / TOKENIZER_DIR)
-        write_trace(assignment.planned, directory / TRACE_FILE)
+        if assignment.sessions:
+            write_sessions(assignment, directory / TRACE_FILE)
+        else:
+            write_trace(assignment.planned, directory / TRACE_FILE)
         run_program(self.arguments(assignment), directory / "aiperf.log")
         found = sorted(directory.rglob(RESULTS_FILE))
         if not found:
             raise DriverError(f"AIPerf wrote no {RESULTS_FILE}")
-        return read_results(found[0].read_bytes(), assignment.time_scale)
+        run = read_results(found[0].read_bytes(), assignment.time_scale)
+        if not assignment.pooled:
+            return run
+        records = found[0].with_name(RECORDS_FILE).read_bytes()
+        return msgspec.structs.replace(run, samples=read_samples(records, assignment.time_scale))
 
     def arguments(self, assignment: Assignment) -> list[str]:
         """Return the command line of one run."""
@@ -71,7 +89,8 @@ class Aiperf:
             *("--input-file", str(directory / TRACE_FILE), "--fixed-schedule"),
             *("--tokenizer", str(directory / TOKENIZER_DIR), "--use-server-token-count", "--api-key", API_KEY),
             *("--header", f"X-Forwarded-For:{CLIENT_ADDRESS}", "--request-timeout-seconds", "300"),
-            *("--output-artifact-dir", str(directory), "--export-level", "summary", "--ui", "none"),
+            *("--output-artifact-dir", str(directory), "--ui", "none"),
+            *("--export-level", "records" if assignment.pooled else "summary"),
             *("--no-server-metrics", "--no-gpu-telemetry", "--workers-max", "2", "--random-seed", "1"),
         ]
 
@@ -80,6 +99,25 @@ def write_trace(planned: Sequence[PlannedRequest], file: Path) -> None:
     """Write requests as a Mooncake trace whose lines contain the bodies."""
     lines = [b'{"timestamp":%d,"payload":%b}\n' % (round(each.at_s * 1000), body_of(each)) for each in planned]
     file.write_bytes(b"".join(lines))
+
+
+def write_sessions(assignment: Assignment, file: Path) -> None:
+    """Write sessions as a Mooncake trace, with a line for each turn."""
+    with file.open("wb") as trace:
+        for session in assignment.sessions:
+            trace.writelines(session_lines(session, assignment.model, assignment.time_scale))
+
+
+def read_samples(data: bytes, time_scale: float) -> dict[str, list[float]]:
+    """Return the times (s) of each answered request by kind, from AIPerf's records (JSON lines)."""
+    samples: dict[str, list[float]] = {what: [] for what in FIGURES}
+    for line in data.splitlines():
+        metrics = msgspec.json.decode(line, type=_Record).metrics
+        for what, name in FIGURES.items():
+            if name in metrics:
+                value_ms = msgspec.json.decode(metrics[name], type=_Metric).value
+                samples[what].append(value_ms / 1000 * time_scale)
+    return samples
 
 
 def read_results(data: bytes, time_scale: float) -> DriverRun:

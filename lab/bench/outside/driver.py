@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from lab.bench.live.fleet import CLIENT_SITES
+from lab.bench.outside.agent_sessions import AgentSession
 from lab.replay.chat_request import chat_request
 from lab.replay.replay_workload import PlannedRequest
 
@@ -37,6 +38,8 @@ class DriverRun(msgspec.Struct, frozen=True):
     requests: int
     """Requests that were answered."""
     errors: int
+    samples: dict[str, list[float]] = {}
+    """Times (s) of each answered request by kind, where several runs are to be pooled."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -52,6 +55,10 @@ class Assignment(msgspec.Struct, frozen=True):
     """Speed of engines and arrivals relative to the modelled hardware."""
     directory: Path
     """Directory for the driver's files."""
+    sessions: Sequence[AgentSession] = ()
+    """Sessions that are sent instead of `planned`, each turn after the response to the previous one."""
+    pooled: bool = False
+    """Whether the run is one of several at once, whose times are pooled."""
 
 
 class Driver(Protocol):

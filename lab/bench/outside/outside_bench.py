@@ -9,7 +9,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -23,19 +23,24 @@ from lab.bench.bench_results import closing_line, show, this_machine, write_resu
 from lab.bench.live.bench_live_report import PENSTOCK, System
 from lab.bench.live.capacity import capacity_per_s
 from lab.bench.live.contest import Setup, running_balancers
+from lab.bench.live.fleet import MAX_NUM_SEQS, MODEL, engines_of
 from lab.bench.live.series import CAPACITY_RATE_PER_S, CAPACITY_SECONDS
 from lab.bench.live.systems import peers_for, system_of
 from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw, Workload
+from lab.bench.outside.agent_sessions import WORKLOAD_NAME as AGENT_SESSIONS
+from lab.bench.outside.agent_sessions import draw_sessions
 from lab.bench.outside.aiperf import Aiperf
-from lab.bench.outside.driver import Assignment, Driver, DriverError
+from lab.bench.outside.driver import Assignment, Driver, DriverError, DriverRun
 from lab.bench.outside.grounds import FakeEngines, Ground, vllm_servers
 from lab.bench.outside.mockers import Mockers
 from lab.bench.outside.outside_results import Contest, Results, Rounds, contest_table
 from lab.bench.outside.plots import write_plots
+from lab.bench.outside.regions import divide, region_engines, run_at_once, running_regions
 from lab.bench.outside.vllm_bench import INSTALL, VllmBench
 from lab.bench.peers.peer import Peer
 from lab.open_files import allow_many_open_files
 from lab.planet.configs import url
+from lab.planet.topology import Engine
 
 WORKLOAD_NAMES: Final = ("azure-conversation", "multi-turn", "system-prompts")
 
@@ -50,14 +55,20 @@ MOCKERS, MOCKER_SLOTS = 3, 8
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What every system of a contest serves."""
+    """What every system of a contest serves, and on which engines."""
 
-    workload: Workload
-    rate_per_s: float
+    name: str
+    ground: Ground
+    slots: int
+    """Number of requests that each engine runs at once."""
+    draw: Callable[[int], Assignment]
+    """Returns what is sent in a round, by its number."""
+    rate_per_s: float | None
+    """None for sessions, whose rate depends on how fast they are answered."""
     load: float | None
     """Share of the engines' capacity; None where it is not known."""
-    time_scale: float
-    """Speed of engines and arrivals relative to the modelled hardware."""
+    regions: Mapping[str, Sequence[Engine]] = {}
+    """The engines by region; empty for a single region."""
 
 
 class _Series:
@@ -65,34 +76,35 @@ class _Series:
         self._options, self._directory = options, directory
         self._contests = 0
 
-    def contest(self, demand: Demand, ground: Ground, driver: Driver, peers: Sequence[Peer | None]) -> Contest:
-        options, workload = self._options, demand.workload
+    def contest(self, demand: Demand, driver: Driver, peers: Sequence[Peer | None]) -> Contest:
         found = [Rounds(PENSTOCK if peer is None else peer.name, [], []) for peer in peers]
-        for number in range(options.rounds):
-            draw = Draw(demand.rate_per_s, options.seconds, options.data, Random(options.seed + number))
-            planned = workload.plan(draw, demand.time_scale)
+        what = demand.ground.what + (f", in {len(demand.regions)} regions" if demand.regions else "")
+        contest = Contest(demand.name, driver.name, what, demand.rate_per_s, demand.load, found)
+        for number in range(self._options.rounds):
+            drawn = demand.draw(number)
+            contest.sessions = len(drawn.sessions)
             turn = (number + self._contests) % len(peers)
             for at in (*range(turn, len(peers)), *range(turn)):
-                place = self._directory / f"{workload.name}-{driver.name}-{number}-{found[at].system}"
-                seconds = options.seconds / demand.time_scale
-                assignment = Assignment("", workload.model, planned, seconds, demand.time_scale, place / "driver")
-                self._run(Setup(peers[at], 1), ground, driver, assignment, found[at])
+                place = self._directory / f"{demand.name}-{driver.name}-{number}-{found[at].system}"
+                print(f"{place.name} ...", file=sys.stderr, flush=True)
+                assignment = msgspec.structs.replace(drawn, directory=place / "driver")
+                try:
+                    found[at].runs.append(_run(demand, driver, peers[at], assignment))
+                except (ServerError, DriverError) as error:
+                    found[at].problem = str(error)
+                found[at].load_averages.append(round(os.getloadavg()[0], 1))
         self._contests += 1
-        rate_per_s = round(demand.rate_per_s, 2)
-        return Contest(workload.name, driver.name, ground.what, rate_per_s, demand.load, found)
+        return contest
 
-    def _run(self, setup: Setup, ground: Ground, driver: Driver, assignment: Assignment, into: Rounds) -> None:
-        place = assignment.directory.parent
-        print(f"{place.name} ...", file=sys.stderr, flush=True)
-        try:
-            with (
-                ground.ready(place) as engine_ports,
-                running_balancers(setup, ground.engines, engine_ports, place) as ports,
-            ):
-                into.runs.append(driver.run(msgspec.structs.replace(assignment, url=url(ports[0]))))
-        except (ServerError, DriverError) as error:
-            into.problem = str(error)
-        into.load_averages.append(round(os.getloadavg()[0], 1))
+
+def _run(demand: Demand, driver: Driver, peer: Peer | None, assignment: Assignment) -> DriverRun:
+    place = assignment.directory.parent
+    with demand.ground.ready(place) as engine_ports:
+        if demand.regions:
+            with running_regions(peer, demand.regions, engine_ports, place) as urls:
+                return run_at_once(driver, divide(assignment, urls))
+        with running_balancers(Setup(peer, 1), demand.ground.engines, engine_ports, place) as ports:
+            return driver.run(msgspec.structs.replace(assignment, url=url(ports[0])))
 
 
 def present(names: Iterable[str], slots: int) -> tuple[list[Peer | None], list[System], dict[str, str]]:
@@ -110,24 +122,67 @@ def present(names: Iterable[str], slots: int) -> tuple[list[Peer | None], list[S
 
 
 @contextmanager
-def _demands(options: argparse.Namespace, directory: Path) -> Iterator[list[tuple[Demand, Ground]]]:
+def _demands(options: argparse.Namespace, directory: Path) -> Iterator[list[Demand]]:
     if options.servers:
         model, place = FOR_SMALL_ENGINES.model, directory / "servers"
         with vllm_servers(options.vllm, VLLM_SERVERS, model, VLLM_SLOTS, place) as servers:
-            yield [(Demand(FOR_SMALL_ENGINES, options.rate, None, 1.0), servers)]
+            yield [_at_rate(options, FOR_SMALL_ENGINES, servers, options.rate)]
         return
-    found: list[tuple[Demand, Ground]] = []
-    for workload in (WORKLOADS[name] for name in options.workload or WORKLOAD_NAMES):
-        if options.mocker:
-            mockers = Mockers(options.mocker, MOCKERS, workload.model, MOCKER_SLOTS)
-            found.append((Demand(workload, options.rate, None, 1.0), mockers))
-            continue
-        engines = workload.engines(options.engines)
-        draw = Draw(CAPACITY_RATE_PER_S, CAPACITY_SECONDS, options.data, Random(options.seed))
-        capacity = capacity_per_s([planned.lengths for planned in workload.plan(draw, 1.0)], engines)
-        demand = Demand(workload, options.load * capacity, options.load, options.time_scale)
-        found.append((demand, FakeEngines(engines, options.time_scale)))
+    found: list[Demand] = []
+    for name in options.workload or WORKLOAD_NAMES:
+        if name == AGENT_SESSIONS:
+            found.append(_of_sessions(options))
+        elif options.mocker:
+            mockers = Mockers(options.mocker, MOCKERS, WORKLOADS[name].model, MOCKER_SLOTS)
+            found.append(_at_rate(options, WORKLOADS[name], mockers, options.rate))
+        else:
+            found.append(_at_load(options, WORKLOADS[name]))
     yield found
+
+
+def _at_rate(options: argparse.Namespace, workload: Workload, ground: Ground, rate_per_s: float) -> Demand:
+    """Requests at times that do not depend on how fast they are answered."""
+
+    def draw(number: int) -> Assignment:
+        drawn = Draw(rate_per_s, options.seconds, options.data, Random(options.seed + number))
+        planned = workload.plan(drawn, options.time_scale)
+        return Assignment("", workload.model, planned, options.seconds / options.time_scale, options.time_scale, Path())
+
+    return Demand(workload.name, ground, workload.max_num_seqs, draw, rate_per_s, None)
+
+
+def _at_load(options: argparse.Namespace, workload: Workload) -> Demand:
+    engines, regions = _engines(options, workload.engines(options.engines))
+    sample = Draw(CAPACITY_RATE_PER_S, CAPACITY_SECONDS, options.data, Random(options.seed))
+    capacity = capacity_per_s([planned.lengths for planned in workload.plan(sample, 1.0)], engines)
+    demand = _at_rate(options, workload, FakeEngines(engines, options.time_scale), options.load * capacity)
+    return msgspec.structs.replace(demand, name=_name(workload.name, regions), load=options.load, regions=regions)
+
+
+def _of_sessions(options: argparse.Namespace) -> Demand:
+    """Sessions whose number is such that they keep a share of the engines busy."""
+    engines, regions = _engines(options, engines_of(options.engines))
+
+    def draw(number: int) -> Assignment:
+        sessions = draw_sessions(options.load, engines, Random(options.seed + number))
+        return Assignment("", MODEL, [], 0.0, options.time_scale, Path(), sessions)
+
+    ground = FakeEngines(engines, options.time_scale)
+    return Demand(_name(AGENT_SESSIONS, regions), ground, MAX_NUM_SEQS, draw, None, options.load, regions)
+
+
+def _name(workload: str, regions: Mapping[str, Sequence[Engine]]) -> str:
+    return f"{workload}-regions" if regions else workload
+
+
+def _engines(
+    options: argparse.Namespace, engines: Sequence[Engine]
+) -> tuple[Sequence[Engine], Mapping[str, Sequence[Engine]]]:
+    """Return all engines, and those of each region if there are several."""
+    if not options.regions:
+        return engines, {}
+    regions = region_engines(engines)
+    return [engine for of_region in regions.values() for engine in of_region], regions
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -141,22 +196,19 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    drivers: list[Driver] = []
-    for name in options.driver or (DRIVERS if options.vllm else (Aiperf.name,)):
-        if name == VllmBench.name and not options.vllm:
-            raise DriverError(f"--driver {name} needs --vllm, the path of vLLM's console script: {INSTALL}")
-        drivers.append(Aiperf(options.aiperf) if name == Aiperf.name else VllmBench(options.vllm))
-    if options.servers and not options.vllm:
-        raise DriverError(f"--servers needs --vllm, the path of vLLM's console script: {INSTALL}")
+    drivers = _drivers(options)
     versions = {driver.name: driver.version() for driver in drivers}
     allow_many_open_files()
     machine, contests = this_machine(), []
     with TemporaryDirectory(prefix="penstock-outside-") as name, _demands(options, Path(name)) as demands:
         series = _Series(options, Path(name))
-        for demand, ground in demands:
-            peers, systems, missing = present(options.peer or PEERS, demand.workload.max_num_seqs)
+        for demand in demands:
+            peers, systems, missing = present(options.peer or PEERS, demand.slots)
             for driver in drivers:
-                contests.append(series.contest(demand, ground, driver, peers))
+                if driver.name == VllmBench.name and (demand.regions or demand.rate_per_s is None):
+                    print(f"{demand.name}: not with {driver.name}, which sends neither sessions nor to several regions")
+                    continue
+                contests.append(series.contest(demand, driver, peers))
                 show(contest_table(contests[-1]))
     used = {option: str(value) for option, value in vars(options).items()}
     results = Results(machine, versions, used, systems, contests)
@@ -169,6 +221,20 @@ def _measure(options: argparse.Namespace) -> int:
     return 0
 
 
+def _drivers(options: argparse.Namespace) -> list[Driver]:
+    """Return the drivers to use; raises DriverError where the options contradict each other."""
+    drivers: list[Driver] = []
+    for name in options.driver or (DRIVERS if options.vllm else (Aiperf.name,)):
+        if name == VllmBench.name and not options.vllm:
+            raise DriverError(f"--driver {name} needs --vllm, the path of vLLM's console script: {INSTALL}")
+        drivers.append(Aiperf(options.aiperf) if name == Aiperf.name else VllmBench(options.vllm))
+    if options.servers and not options.vllm:
+        raise DriverError(f"--servers needs --vllm, the path of vLLM's console script: {INSTALL}")
+    if (options.servers or options.mocker) and (options.regions or AGENT_SESSIONS in (options.workload or ())):
+        raise DriverError(f"--regions and --workload {AGENT_SESSIONS} run in front of the lab's engines only")
+    return drivers
+
+
 def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-outside", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--aiperf", type=Path, default=Path(".venv-aiperf/bin/aiperf"), help="AIPerf's console script")
@@ -177,7 +243,9 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", action="store_true", help="two real vLLM servers on the CPU; needs --vllm")
     parser.add_argument("--mocker", type=Path, help="Python with ai-dynamo: three engines of dynamo.mocker instead")
     parser.add_argument("--rate", type=float, default=1.5, help="requests/s with --servers and --mocker")
-    parser.add_argument("--workload", action="append", choices=WORKLOAD_NAMES, help="repeatable; default: all")
+    workloads = (*WORKLOAD_NAMES, AGENT_SESSIONS)
+    parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all but sessions")
+    parser.add_argument("--regions", action="store_true", help="three regions with round trips and unequal demand")
     parser.add_argument("--peer", action="append", choices=PEERS, help="repeatable; default: all")
     parser.add_argument("--load", type=float, default=0.8, help="share of the engines' capacity")
     parser.add_argument("--rounds", type=int, default=1, help="each round measures every system")

@@ -40,10 +40,13 @@ class Contest(msgspec.Struct):
     driver: str
     engines: str
     """Kind and number of the engines."""
-    rate_per_s: float
+    rate_per_s: float | None
+    """None for sessions, whose rate depends on how fast they are answered."""
     load: float | None
     """Share of the engines' capacity; None where it is not known."""
     systems: list[Rounds]
+    sessions: int = 0
+    """Number of sessions; 0 for requests at given times."""
 
     @property
     def name(self) -> str:
@@ -54,7 +57,8 @@ class Contest(msgspec.Struct):
     def title(self) -> str:
         """Description in one line."""
         share = "" if self.load is None else f", {self.load:.0%} of capacity"
-        return f"{self.workload}, {self.rate_per_s:.1f}/s{share}, {self.engines}, measured by {self.driver}"
+        demand = f"{self.sessions} sessions" if self.rate_per_s is None else f"{self.rate_per_s:.1f}/s"
+        return f"{self.workload}, {demand}{share}, {self.engines}, measured by {self.driver}"
 
 
 class Results(msgspec.Struct, frozen=True):
