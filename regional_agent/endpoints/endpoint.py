@@ -49,7 +49,6 @@ log = structlog.get_logger()
 
 
 _NOT_ANSWERED: Final = (ProbeOutcome.SLOW, ProbeOutcome.UNREACHABLE)
-_NONE: Final = EjectionState.NONE
 _SERVED: Final = AttemptOutcome.SERVED
 _INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
 _SUSPECT: Final = EjectionState.SUSPECT
@@ -153,11 +152,9 @@ class Endpoint(EndpointAccount):
         """The configured models that are loaded and that policy lets the endpoint serve."""
         return self.reported.accepted_of(self.spec.models)
 
-    def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
-        """Count one more request of this agent. It may be the trial request of an ejected endpoint."""
-        super().take(prefill_us, decode_us)
-        if self.ejection.state is not _NONE:
-            self._set_ejection(request_sent(self.ejection))
+    def sent_while_ejected(self) -> None:
+        """Record that a request was sent to the ejected endpoint, which may be its trial."""
+        self._set_ejection(request_sent(self.ejection))
 
     def resize(self, spec: EndpointSpec) -> None:
         """Apply a changed entry for the same server."""

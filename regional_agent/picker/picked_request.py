@@ -23,11 +23,11 @@ from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerPa
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.repetition import Targets
+from regional_agent.proxy.no_target import wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
 from regional_agent.proxy.stream_usage import StreamUsage
-from regional_agent.proxy.target_selection import select_target
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
@@ -89,7 +89,9 @@ class PickedRequest:
             if self._usage is None:
                 self._usage = StreamUsage()
             self._usage.ask(proxy, context, now, may_continue=False)
-        target = select_target(proxy, context, self._on_turn, now)
+        target: Attempt | QueueEntry | Refusal = proxy.router.next_target(context, now)
+        if isinstance(target, Refusal):
+            target = wait_or_fall_back(proxy, context, target, self._on_turn)
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             self._pick(target, now)
         elif isinstance(target, Refusal):

@@ -29,13 +29,13 @@ from regional_agent.proxy.exchange_state import (
     InvalidTransition,
     State,
 )
+from regional_agent.proxy.no_target import reads_while_queued, wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request, response_of_refusal
 from regional_agent.proxy.retries import may_send_again, refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
-from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -87,7 +87,9 @@ class Exchange(AttemptOwner):
             if sink.usage is None:
                 sink.usage = StreamUsage()
             sink.usage.ask(proxy, context, now)
-        target = select_target(proxy, context, self._on_turn, now)
+        target: Attempt | QueueEntry | Refusal = proxy.router.next_target(context, now)
+        if isinstance(target, Refusal):
+            target = wait_or_fall_back(proxy, context, target, self._on_turn)
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             self._go_to(target, now)
         elif isinstance(target, Refusal):

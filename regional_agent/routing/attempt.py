@@ -17,7 +17,7 @@ from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
 from penstock.health import preemption_notice
 from penstock.health.engines import orca
-from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
+from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome, EjectionState
 from penstock.health.progress import Stall
 from penstock.pools.burst import BurstUse
 from penstock.pools.placement import Placement, WorkEstimate
@@ -51,6 +51,7 @@ _INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
 _CREDENTIAL_REJECTED: Final = AttemptOutcome.CREDENTIAL_REJECTED
 _UNREACHABLE: Final = AttemptOutcome.UNREACHABLE
 _SERVER_ERROR: Final = AttemptOutcome.SERVER_ERROR
+_NONE: Final = EjectionState.NONE
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _ENGINE_ERROR: Final = Outcome.ENGINE_ERROR
@@ -107,6 +108,8 @@ class LocalServices:
         attempt.counter = counters.start(context.priority, estimate.tenant, context.weight, charged_s, attempt.since)
         self.publish_load()
         attempt.take()
+        if endpoint.ejection.state is not _NONE:
+            endpoint.sent_while_ejected()
         return attempt
 
     def publish_load(self) -> None:

@@ -236,7 +236,7 @@ class LocalTargets:
             excluded |= unfit
         estimate = context.estimate
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
-        age_s = self.services.shared_load.age_s()
+        age_s = now - self.services.shared_load.read_at
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         # An endpoint may accept a request that waits in its engine.
         waits = not isinstance(chosen, tuple) or chosen[0].view.in_flight >= chosen[0].view.slots

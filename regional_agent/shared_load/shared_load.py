@@ -67,7 +67,8 @@ class SharedLoad:
         """Whether another agent published models that it lets sleep."""
         self._is_faded = False
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
-        self._read_at = -inf
+        self.read_at = -inf if shared else inf
+        """Time (s) of the other agents' load; infinite without other agents."""
 
     @property
     def is_complete(self) -> bool:
@@ -132,7 +133,7 @@ class SharedLoad:
             published: authenticated loads; the last load of an agent that is missing loses weight with time.
             read_at: time (s) at which the exchange began, by the clock.
         """
-        self._read_at = read_at
+        self.read_at = read_at
         may_differ, now = self._is_faded, self._clock()
         for load in published:
             may_differ |= self._others.receive(load, read_at, now)
@@ -183,7 +184,7 @@ class SharedLoad:
 
     def age_s(self) -> float:
         """Return the age (s) of the other agents' load; inf before the first exchange, 0 without other agents."""
-        return self._clock() - self._read_at if self.shared else 0.0
+        return max(0.0, self._clock() - self.read_at)
 
     def status(self) -> dict[str, object]:
         """Return the state of the shared load for the status page."""

@@ -59,6 +59,7 @@ def test_ejected_endpoint_returns_after_one_successful_trial(clock: SetClock) ->
     later(pool, clock, 10.0)
     assert (readiness(pool)[0], pool.ready) == (True, 3)
     first.take()
+    first.sent_while_ejected()
     assert (readiness(pool)[0], first.ejection.state) == (False, EjectionState.TRIAL_RUNNING)
     first.give_back()
     assert not first.ended(AttemptOutcome.SERVED, clock.now)
@@ -79,6 +80,7 @@ def test_repeats_an_inconclusive_trial(clock: SetClock) -> None:
     fail(first, clock)
     later(pool, clock, 10.0)
     first.take()
+    first.sent_while_ejected()
     first.ended(AttemptOutcome.INCONCLUSIVE, clock.now)
     assert readiness(pool)[0]
 
@@ -93,6 +95,7 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: SetClo
     assert not fail(second, clock), "the cap"
     assert choose_endpoint(pool.candidates, Random(1)).index == 0
     first.take()
+    first.sent_while_ejected()
     assert choose_endpoint(pool.candidates, Random(1)).index == 1
     first.give_back()
     first.ended(AttemptOutcome.SERVED, clock.now)
@@ -147,6 +150,7 @@ def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock
     later(warming, clock, 10.0)
     assert first.view.weight == 1.0
     first.take()
+    first.sent_while_ejected()
     first.ended(AttemptOutcome.SERVED, clock.now)
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 

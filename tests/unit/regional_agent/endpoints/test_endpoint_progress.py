@@ -151,6 +151,7 @@ def test_it_returns_by_a_trial_at_once_when_an_older_request_progresses(region: 
     region.tick()
     assert (first.ejection.state, first.view.ready) == (EjectionState.TRIAL, True)
     first.take()
+    first.sent_while_ejected()
     assert not first.view.ready
     first.give_back()
     first.ended(AttemptOutcome.SERVED, region.now)

@@ -1,4 +1,4 @@
-"""Selects the next target of a request: the router's choice, a place in the admission queue, or the fallback model."""
+"""What follows if the router selects no target for a request: a place in the admission queue, or the fallback model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.retries import refusal_of_error
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.forwarded_attempt import ForwardedAttempt
+from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.queue_entry import QueueEntry
 
 _SATURATED: Final = Reason.SATURATED
@@ -18,33 +17,31 @@ _NONE_READY: Final = Reason.NONE_READY
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
-def select_target(
-    proxy: Proxy, context: RequestContext, on_turn: Callable[[Attempt | Refusal], None], now: float
+def wait_or_fall_back(
+    proxy: Proxy, context: RequestContext, refusal: Refusal, on_turn: Callable[[Attempt | Refusal], None]
 ) -> Attempt | QueueEntry | Refusal:
-    """The next target of a request, its entry in the admission queue, or the refusal for its client.
+    """What follows a refusal by the router: an entry in the admission queue, a target for the fallback model, or the
+    refusal for the client.
 
     Args:
         on_turn: receives the target or the refusal of a queued request.
-        now: by the agent's clock (s).
     """
     router, request = proxy.router, context.request
     while True:
-        target = router.next_target(context, now)
-        if isinstance(target, (LocalAttempt, ForwardedAttempt)):
+        if not (refusal.reason is _NONE_READY and router.requests.fall_back(context, request, refusal)):
+            if refusal.reason is _SATURATED or (refusal.reason is _NONE_READY and router.awaits_endpoint(context)):
+                entry = _queue(proxy, context, on_turn, refusal)
+                if not isinstance(entry, Refusal):
+                    return entry
+                refusal = entry
+            if not router.requests.fall_back(context, request, refusal):
+                if refusal.reason is _NONE_READY and context.reported_error:
+                    return refusal_of_error(context)
+                return refusal
+        target = router.next_target(context, proxy.clock())
+        if not isinstance(target, Refusal):
             return target
-        if target.reason is _NONE_READY and router.requests.fall_back(context, request, target):
-            now = proxy.clock()
-            continue
-        if target.reason is _SATURATED or (target.reason is _NONE_READY and router.awaits_endpoint(context)):
-            entry = _queue(proxy, context, on_turn, target)
-            if not isinstance(entry, Refusal):
-                return entry
-            target = entry
-        if not router.requests.fall_back(context, request, target):
-            if target.reason is _NONE_READY and context.reported_error:
-                return refusal_of_error(context)
-            return target
-        now = proxy.clock()
+        refusal = target
 
 
 def reads_while_queued(proxy: Proxy, context: RequestContext) -> bool:
