@@ -1,9 +1,9 @@
-"""Why a request is retried, and the outcome of the attempt that failed, whose rules (`outcome_rules`) apply."""
+"""Why a request is retried, what that means, and how often it may be retried."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.accounts.outcome_rules import Outcome
 
@@ -57,17 +57,31 @@ class RetryReason(StrEnum):
 OF_ENDPOINTS: Final = frozenset({RetryReason.MODEL_MISSING, RetryReason.CREDENTIAL_REJECTED})
 """Reasons for which an endpoint is charged once another one has served the request, unless it lacks a route alone."""
 
-OUTCOMES: Final[dict[RetryReason, Outcome]] = {
-    RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,
-    RetryReason.CLOSED_EARLY: Outcome.ENGINE_CUT,
-    RetryReason.STALE_CONNECTION: Outcome.REFUSED,
-    RetryReason.ENGINE_BUSY: Outcome.REFUSED,
-    RetryReason.CREDENTIAL_REJECTED: Outcome.ENGINE_ERROR,
-    RetryReason.ENGINE_ERROR: Outcome.ENGINE_ERROR,
-    RetryReason.MODEL_MISSING: Outcome.REFUSED,
-    RetryReason.USAGE_REFUSED: Outcome.REFUSED,
-    RetryReason.PEER_REFUSED: Outcome.REFUSED,
-    RetryReason.ENDPOINT_SUSPECT: Outcome.REFUSED,
-    RetryReason.PREEMPTED: Outcome.DEFERRED,
+
+class RetryRule(NamedTuple):
+    """What a retry means."""
+
+    outcome: Outcome
+    """The outcome of the failed attempt, if it is the last one."""
+    needs_repeatable: bool
+    """Whether an engine may have begun the request, so that the route must permit that it runs twice. The stall of a
+    suspect endpoint, and the reason of a region that refused, state that themselves (`next_step`)."""
+    spends_budget: bool
+    """Whether the retry takes one from the budget: not where the agent, and no target, is the cause."""
+
+
+RETRY_RULES: Final[dict[RetryReason, RetryRule]] = {
+    #                                            outcome, repeatable, budget
+    RetryReason.CONNECT_FAILED: RetryRule(Outcome.ENGINE_CUT, False, True),
+    RetryReason.CLOSED_EARLY: RetryRule(Outcome.ENGINE_CUT, True, True),
+    RetryReason.STALE_CONNECTION: RetryRule(Outcome.REFUSED, True, False),
+    RetryReason.ENGINE_BUSY: RetryRule(Outcome.REFUSED, False, True),
+    RetryReason.CREDENTIAL_REJECTED: RetryRule(Outcome.ENGINE_ERROR, False, True),
+    RetryReason.ENGINE_ERROR: RetryRule(Outcome.ENGINE_ERROR, True, True),
+    RetryReason.MODEL_MISSING: RetryRule(Outcome.REFUSED, False, True),
+    RetryReason.USAGE_REFUSED: RetryRule(Outcome.REFUSED, False, False),
+    RetryReason.PEER_REFUSED: RetryRule(Outcome.REFUSED, False, True),
+    RetryReason.ENDPOINT_SUSPECT: RetryRule(Outcome.REFUSED, False, True),
+    RetryReason.PREEMPTED: RetryRule(Outcome.DEFERRED, True, False),
 }
-"""The outcome that an attempt has if it is the last one."""
+"""What the retries mean, by their reason."""

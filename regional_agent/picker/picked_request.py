@@ -201,7 +201,7 @@ class PickedRequest:
             why = rejection_of(proxy, context, attempt, None, head)
             if isinstance(why, Reason):
                 attempt.rejected(context, why, now)
-            refusal = None if why is None or talk.is_grpc else refusal_without_retry(context, attempt, why)
+            refusal = None if why is None or talk.is_grpc else refusal_without_retry(proxy, context, attempt, why)
             if refusal is not None:
                 self._refuse(refusal)
                 return
@@ -231,7 +231,7 @@ class PickedRequest:
             return changes is None
         refusal = None
         if error is not None and self._attempt is not None:
-            refusal = refusal_of_answer(self.context, self._attempt, error)
+            refusal = refusal_of_answer(self._proxy, self.context, self._attempt, error)
         if refusal is not None:
             self._response = None
             self._refuse(refusal)

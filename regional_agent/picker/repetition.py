@@ -1,6 +1,6 @@
 """The endpoints to which Envoy may send a request in turn, and what the first one is charged if Envoy repeats it.
 
-The rules are those of the agent's own retries (`regional_agent/proxy/retries.py`), but Envoy applies them before the
+The rules are those of the agent's own retries (`penstock/retries/next_step.py`), but Envoy applies them before the
 picker receives a response: the picker states the next endpoint, the statuses and the number of retries beforehand.
 """
 

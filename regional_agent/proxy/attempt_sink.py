@@ -13,6 +13,7 @@ from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
 from penstock.health.health_check import MAX_READ_BYTES
 from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
+from penstock.retries.withheld import NEEDS_BODY, Withheld, WithheldAnswer
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
@@ -23,17 +24,7 @@ from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
-from regional_agent.proxy.retries import (
-    NEEDS_BODY,
-    Withheld,
-    after_error,
-    after_missing_model,
-    after_rejection,
-    after_unexplained,
-    after_withheld,
-    rejection_of,
-    while_awaiting,
-)
+from regional_agent.proxy.retries import after_error, after_withheld, rejection_of, while_awaiting
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
 from regional_agent.requests.request_context import RequestContext
@@ -330,7 +321,8 @@ class AttemptSink(TargetSink):
         if self.owner is None:
             return False
         reason = REASONS.get(trailer, _ENGINE_FAILED)
-        return self._follow(after_rejection(self._proxy, self._context, self.current, reason, self._proxy.clock()))
+        answer = WithheldAnswer(503, trailer, is_whole=True)
+        return self._follow(after_withheld(self._proxy, self._context, self.current, reason, answer))
 
     def check_rejection(self, now: float) -> None:
         """Stop reading a rejection that takes too long, at `now` (s)."""
@@ -363,33 +355,25 @@ class AttemptSink(TargetSink):
         attempt, reason, owner, context = self.current, self._rejected_because, self.owner, self._context
         if reason is None or owner is None:
             return True
-        following: RetryReason | Refusal | None = None
-        body, now, head = self._rejection, self._proxy.clock(), self._head
+        body, head = self._rejection, self._head
+        assert head is not None
         is_whole = is_whole and len(body) <= MAX_READ_BYTES
-        coding = b"" if head is None else coding_of(head.by_name.get(b"content-encoding", b""))
-        text = beginning_of(body, coding)
-        if (reason is Withheld.USAGE_REFUSED or reason is Withheld.MODEL_MAY_BE_MISSING) and head is not None:
-            following = after_missing_model(self._proxy, context, attempt, head.status, text, now)
-        if reason is Withheld.USAGE_REFUSED and self.usage is not None and following is None:
+        text = beginning_of(body, coding_of(head.by_name.get(b"content-encoding", b"")))
+        answer = WithheldAnswer(head.status, text, is_whole)
+        following = after_withheld(self._proxy, context, attempt, reason, answer)
+        if following is RetryReason.USAGE_REFUSED and self.usage is not None:
             self.usage.refused_by = attempt.endpoint_name
             self.usage.withdraw(context)
             owner.retry(RetryReason.USAGE_REFUSED)
-            return True
-        if reason is Withheld.UNEXPLAINED_503:
-            following = after_unexplained(self._proxy, context, attempt, text, now, is_whole=is_whole)
-        elif isinstance(reason, Withheld) and reason not in (Withheld.USAGE_REFUSED, Withheld.MODEL_MAY_BE_MISSING):
-            following = after_withheld(self._proxy, context, attempt, reason, text, now)
-        elif isinstance(reason, Reason):
-            following = after_rejection(self._proxy, context, attempt, reason, now)
-        if following is None:
+        elif following is None:
             self._rejected_because = None
         elif isinstance(following, Refusal):
             owner.end(following)
         else:
             if following in OF_ENDPOINTS and isinstance(reason, Withheld) and isinstance(attempt, LocalAttempt):
                 self.differing = attempt
-            if reason in NEEDS_BODY and following is not RetryReason.ENGINE_BUSY and self._head is not None:
-                self.engine_error = self._kept_error(self._head, attempt, body) if is_whole else None
+            if reason in NEEDS_BODY and following is not RetryReason.ENGINE_BUSY:
+                self.engine_error = self._kept_error(head, attempt, body) if is_whole else None
             owner.retry(following)
         return following is not None
 

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.admission.retry_after import MIN_RETRY_S
-from penstock.retries.retry_rules import OUTCOMES, RetryReason
+from penstock.retries.retry_rules import RETRY_RULES, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.attempt_sink import AttemptSink
@@ -153,7 +153,7 @@ class Exchange(AttemptOwner):
         proxy, now = self._proxy, self._leave_target(why.value)
         self.context.failed_with(why)
         error = self._sink.engine_error
-        if error is not None and error[0] < 500 and OUTCOMES[why] is _ENGINE_CUT:
+        if error is not None and error[0] < 500 and RETRY_RULES[why].outcome is _ENGINE_CUT:
             # An earlier engine lacked the model or the route; that this one failed is no mistake of the client.
             self._sink.engine_error = None
         refusal = refuse_retry(proxy, self.context, why, now)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.retries.next_step import refusal_of_error
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.retries import refusal_of_error
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.queue_entry import QueueEntry
@@ -36,7 +36,8 @@ def wait_or_fall_back(
                 refusal = entry
             if not router.requests.fall_back(context, request, refusal):
                 if refusal.reason is _NONE_READY and context.reported_error:
-                    return refusal_of_error(context)
+                    is_forwarded = context.route_context is not None
+                    return refusal_of_error(context.reported_error, is_forwarded=is_forwarded)
                 return refusal
         target = router.next_target(context, proxy.clock())
         if not isinstance(target, Refusal):

@@ -14,7 +14,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.context_lengths import NeededTokens
 from penstock.pools.placement import WorkEstimate
-from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED, OUTCOMES, RetryReason
+from penstock.retries.retry_rules import MAX_BROKEN, MAX_FAILED, RETRY_RULES, RetryReason
 from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.route import CostFields
@@ -183,7 +183,7 @@ class RequestContext:
 
     def failed_with(self, why: RetryReason) -> None:
         """Record the outcome of an attempt that failed, if an engine that received the request is the cause."""
-        outcome = OUTCOMES[why]
+        outcome = RETRY_RULES[why].outcome
         if RULES[outcome].charges_endpoint and why is not _CONNECT_FAILED:
             self.failed_as = outcome
 

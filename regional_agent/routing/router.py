@@ -17,7 +17,8 @@ from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.cost.work_estimate import session_key_of
 from penstock.fleet.counts.message_bytes import BytesTally
 from penstock.planning.plan import ArcReason
-from penstock.retries.retry_rules import MAX_ATTEMPTS, MAX_BROKEN
+from penstock.retries.next_step import refuse_attempt
+from penstock.retries.retry_rules import MAX_BROKEN
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide, decide_burst, is_servable
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
@@ -115,16 +116,16 @@ class Router:
         plan = self._config.plan
         context.policy_digest = self._config.policy_digest
         context.plan_generation = 0 if plan is None else plan.generation
-        if context.attempts >= MAX_ATTEMPTS and not (in_turn and context.failed_because is _SATURATED):
-            return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
         suspects = self.local.endpoints.failures.suspects
         if now < suspects.until and not (context.attempts or context.broken) and context.request.whole:
             context.may_end_engines = suspects.includes(context.estimate.tenant, context.request.body, now)
             context.broken = (MAX_BROKEN - 1) * context.may_end_engines
         failed = context.broken + context.failed_elsewhere
-        if failed and context.failures_left <= 0:
-            detail = f"{failed} engines failed after they received the request, which may be the cause"
-            return Refusal(_ENGINE_FAILED, detail)
+        if failed or context.attempts:
+            attempts = 0 if in_turn and context.failed_because is _SATURATED else context.attempts
+            refusal = refuse_attempt(context.failed_because, attempts, failed, context.failures_left)
+            if refusal is not None:
+                return refusal
         if context.route_context is None and len(context.tried_endpoints) >= MAX_BROKEN:
             self._leave_region(context, now)
         location = context.object_location
