@@ -8,6 +8,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.answers.answer_errors import AnswerError
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.routing.reasons import Reason
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
@@ -16,7 +17,6 @@ from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import intake_of
 from regional_agent.proxy.responses.relayed_response import outcome_of_answer
-from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.forwarded_attempt import REASONS

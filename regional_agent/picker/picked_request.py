@@ -15,6 +15,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.stream_usage_flag import REFUSING_STATUSES
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
@@ -23,11 +24,11 @@ from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerPa
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.repetition import Targets
+from regional_agent.proxy.exchange import ask_for_usage
 from regional_agent.proxy.no_target import wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
-from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
@@ -88,7 +89,7 @@ class PickedRequest:
         if context.estimate.streaming:
             if self._usage is None:
                 self._usage = StreamUsage()
-            self._usage.ask(proxy, context, now, may_continue=False)
+            ask_for_usage(proxy, context, self._usage, now, may_continue=False)
         target: Attempt | QueueEntry | Refusal = proxy.router.next_target(context, now)
         if isinstance(target, Refusal):
             target = wait_or_fall_back(proxy, context, target, self._on_turn)

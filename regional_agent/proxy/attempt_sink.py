@@ -11,6 +11,7 @@ from typing import Final
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.health.health_check import MAX_READ_BYTES
 from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.retries.withheld import NEEDS_BODY, Withheld, WithheldAnswer
@@ -25,8 +26,8 @@ from regional_agent.proxy.responses.continued_response import ContinuedResponse,
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import after_error, after_withheld, rejection_of, while_awaiting
-from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
+from regional_agent.proxy.upstream_request import withdraw_usage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import REASONS
@@ -96,7 +97,7 @@ class AttemptSink(TargetSink):
         if usage is not None and usage.flag is not None:
             proxy, model = self._proxy, self._context.model
             if not proxy.usage_requests.may_ask(model, proxy.clock(), attempt.endpoint_name):
-                usage.withdraw(self._context)
+                withdraw_usage(self._context, usage)
 
     @property
     def current(self) -> Attempt:
@@ -363,7 +364,7 @@ class AttemptSink(TargetSink):
         following = after_withheld(self._proxy, context, attempt, reason, answer)
         if following is RetryReason.USAGE_REFUSED and self.usage is not None:
             self.usage.refused_by = attempt.endpoint_name
-            self.usage.withdraw(context)
+            withdraw_usage(context, self.usage)
             owner.retry(RetryReason.USAGE_REFUSED)
         elif following is None:
             self._rejected_because = None

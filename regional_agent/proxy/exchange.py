@@ -11,6 +11,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.continuation.stream_usage import StreamUsage, opted_in
 from penstock.retries.retry_rules import RETRY_RULES, RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -34,13 +35,16 @@ from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request, response_of_refusal
 from regional_agent.proxy.retries import may_send_again, refuse_retry
-from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.proxy.upstream_request import ask_for_identity
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
+
+DECISIONS_PER_SAMPLE: Final = 32
+"""Number of requests for each measured decision time."""
 
 _SELECTION: Final = SpanEvent.SELECTION
 _QUEUE: Final = SpanEvent.QUEUE
@@ -64,7 +68,7 @@ class Exchange(AttemptOwner):
         self._sink.owner = self
         self.context = context
         self.slot: set[ActiveExchange] = set()
-        """The slot of the timer wheel that contains the exchange; set by the wheel."""
+        """The set of the timer wheel that contains the exchange."""
 
     def enter(self, state: State) -> None:
         """Change the state; raises InvalidTransition for a transition that the table lacks."""
@@ -86,7 +90,7 @@ class Exchange(AttemptOwner):
         if context.estimate.streaming:
             if sink.usage is None:
                 sink.usage = StreamUsage()
-            sink.usage.ask(proxy, context, now)
+            ask_for_usage(proxy, context, sink.usage, now)
         target: Attempt | QueueEntry | Refusal = proxy.router.next_target(context, now)
         if isinstance(target, Refusal):
             target = wait_or_fall_back(proxy, context, target, self._on_turn)
@@ -357,12 +361,30 @@ class Exchange(AttemptOwner):
             proxy.metrics.revoked(state.name, reason)
 
 
+def begin(proxy: Proxy, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> bool:
+    """Count an authorized request as in progress, start its trace, and enforce its deadline.
+
+    Returns whether the time until its first target is selected is measured: of one in DECISIONS_PER_SAMPLE.
+
+    Args:
+        trusted: whether the sender is a trusted proxy.
+    """
+    tracer = proxy.recorder.tracer
+    if tracer is not None:
+        tracer.begin(context, trusted=trusted, now=proxy.clock())
+    exchange.slot = proxy.active.next
+    exchange.slot.add(exchange)
+    proxy.retry_budget.request(context.received_at)
+    proxy.until_measured = proxy.until_measured - 1 or DECISIONS_PER_SAMPLE
+    return proxy.until_measured == DECISIONS_PER_SAMPLE
+
+
 def start_exchange(proxy: Proxy, client: ClientConnection, context: RequestContext) -> Exchange:
     """Start the exchange of a request that was read from `client`."""
     exchange = Exchange(proxy, client, context)
     # Only the tracer asks whether the sender is trusted.
     trusted = proxy.recorder.tracer is not None and client.trusted
-    is_measured = proxy.begin(exchange, context, trusted=trusted)
+    is_measured = begin(proxy, exchange, context, trusted=trusted)
     try:
         exchange.select(context.received_at)
     except BaseException:
@@ -372,3 +394,27 @@ def start_exchange(proxy: Proxy, client: ClientConnection, context: RequestConte
     if is_measured:
         proxy.metrics.decided(proxy.clock() - context.received_at)
     return exchange
+
+
+def ask_for_usage(
+    proxy: Proxy, context: RequestContext, usage: StreamUsage, now: float, *, may_continue: bool = True
+) -> None:
+    """Ask for the usage of a stream in the body of its request, unless that is done. `now` by the agent's clock (s).
+
+    Args:
+        may_continue: whether the caller could send the rest of the stream to another target.
+    """
+    request = context.request
+    # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
+    if usage.continuable is not None or usage.flag is not None:
+        return
+    if not request.whole or request.body_dropped or request.http_1_0:
+        return
+    if usage.was_refused or not proxy.usage_requests.may_ask(context.model, now):
+        return
+    flag = () if request.upgrade else proxy.answer_formats.of(request.route).request_flag
+    may_continue = may_continue and context.route_context is None and opted_in(context.policy, context.model)
+    body = usage.ask(request.path, request.body, flag, may_continue=may_continue)
+    if body is not None:
+        request.body, request.length = body, len(body)
+        ask_for_identity(request)

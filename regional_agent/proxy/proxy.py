@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from random import Random
-from typing import Final
 
 import structlog
 
@@ -23,9 +22,6 @@ from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.upstream.upstream_pool import UpstreamPools
-
-DECISIONS_PER_SAMPLE: Final = 32
-"""Number of requests for each measured decision time."""
 
 log = structlog.get_logger()
 
@@ -72,7 +68,7 @@ class Proxy:
         """The exchanges in progress."""
         if recorder.ledger is not None:
             recorder.ledger.open_requests = self._open_requests
-        self._until_measured = 1
+        self.until_measured = 1
         """Number of requests until the next measurement of a decision time; the first request is measured."""
         self._enforcer = PolicyEnforcer(router.reauthorization, self.active)
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,22 +84,6 @@ class Proxy:
         """Stop what `start` started. Exchanges in progress end with their client connections."""
         for task in self._tasks:
             task.cancel()
-
-    def begin(self, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> bool:
-        """Count an authorized request as in progress, start its trace, and enforce its deadline.
-
-        Returns whether the time until its first target is selected is measured: of one in DECISIONS_PER_SAMPLE.
-
-        Args:
-            trusted: whether the sender is a trusted proxy.
-        """
-        tracer = self.recorder.tracer
-        if tracer is not None:
-            tracer.begin(context, trusted=trusted, now=self.clock())
-        self.active.add(exchange)
-        self.retry_budget.request(context.received_at)
-        self._until_measured = self._until_measured - 1 or DECISIONS_PER_SAMPLE
-        return self._until_measured == DECISIONS_PER_SAMPLE
 
     def time_limits_of(self, context: RequestContext) -> TimeLimits:
         """Return the time limits of a request, by its model, its route and the agent."""

@@ -8,6 +8,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
 from penstock.answers.missing_model import lacks_model
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.health.progress import Stall
 from penstock.retries import next_step
 from penstock.retries.failed_attempt import FailedAttempt, may_run_again
@@ -17,7 +18,6 @@ from penstock.retries.withheld import MAY_LACK_MODEL, ResponseFacts, Withheld, W
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.upstream.response_head import ResponseHead

@@ -23,7 +23,7 @@ class Checked(Protocol):
     """An entry that a wheel checks."""
 
     slot: set[Any]
-    """The slot of the entry, set by the wheel. An entry that discards itself from it is not checked any more."""
+    """The set of the wheel that contains the entry. An entry that discards itself from it is not checked any more."""
 
     def check(self, now: float) -> float:
         """Execute the actions that are due at `now` (s); returns the time (s) of the next check."""
@@ -37,17 +37,12 @@ class TimerWheel(Generic[Entry]):
 
     def __init__(self) -> None:
         """Create an empty wheel."""
-        self._next: set[Entry] = set()
-        """The entries that are checked at the next turn."""
+        self.next: set[Entry] = set()
+        """The entries that are checked at the next turn. An entry adds itself, with this set as its slot."""
         self._later: dict[int, set[Entry]] = {}
 
-    def add(self, entry: Entry) -> None:
-        """Check `entry` from the next turn on."""
-        self._next.add(entry)
-        entry.slot = self._next
-
     def __iter__(self) -> Iterator[Entry]:
-        yield from self._next
+        yield from self.next
         for slot in self._later.values():
             yield from slot
 
@@ -55,16 +50,17 @@ class TimerWheel(Generic[Entry]):
         """Check the entries that are due at `now` (s)."""
         for number in [number for number in self._later if number * SLOT_S <= now]:
             for entry in self._later.pop(number):
-                self.add(entry)
-        for entry in list(self._next):
+                self.next.add(entry)
+                entry.slot = self.next
+        for entry in list(self.next):
             try:
                 again_at = entry.check(now)
             except Exception:
                 # A defect in the check of one request must not suspend the deadlines of the other requests.
                 log.exception("the check of a request failed")
                 again_at = now + RETRY_S
-            if again_at > now + SLOT_S and entry in self._next:
-                self._next.remove(entry)
+            if again_at > now + SLOT_S and entry in self.next:
+                self.next.remove(entry)
                 slot = self._later.setdefault(int(again_at / SLOT_S), set())
                 slot.add(entry)
                 entry.slot = slot

@@ -1,10 +1,11 @@
-"""The header lines of a request to an engine or a peer that come from the client."""
+"""What the agent changes in a request of a client, and its header lines for an engine or a peer."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from penstock.answers.content_decoder import decoded_codings
+from penstock.continuation.stream_usage import StreamUsage
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.messages import Request, request_lines_to_upstream
@@ -28,6 +29,16 @@ def ask_for_identity(request: Request) -> None:
     # The cached lines begin with another header. Several lines of this header are all written again.
     lines = b"" if request.repeats else request.upstream_lines
     request.upstream_lines = lines.replace(_ACCEPTED % decoded_codings(accepted), _ACCEPTED % _IDENTITY)
+
+
+def withdraw_usage(context: RequestContext, usage: StreamUsage) -> None:
+    """Send the request as the client sent it, to an engine that refuses the flag of the agent."""
+    request, flag = context.request, usage.flag
+    assert flag is not None
+    if not request.body_dropped:
+        request.body = flag.removed_from(request.body)
+        request.length = len(request.body)
+    usage.withdraw()
 
 
 def client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:

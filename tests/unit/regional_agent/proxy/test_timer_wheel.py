@@ -5,10 +5,10 @@ from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 
 class Stream:
     def __init__(self, wheel: TimerWheel[Stream], every_s: float, ends_at: float = float("inf")) -> None:
-        self.slot: set[Stream] = set()
+        self.slot = wheel.next
         self.looked_at: list[float] = []
         self._every_s, self._ends_at = every_s, ends_at
-        wheel.add(self)
+        self.slot.add(self)
 
     def check(self, now: float) -> float:
         self.looked_at.append(now)
