@@ -55,6 +55,16 @@ SHORT_QUESTIONS = Conversations(
 )
 """Single questions, each after one of eight system prompts of 2 kB, for a small context."""
 
+GROWING_CHATS = Conversations(
+    documents=8,
+    document_blocks=(1,),
+    mean_turns=6.0,
+    first_tokens=(50, 200),
+    question_tokens=(20, 120),
+    max_prompt_tokens=1500,
+)
+"""Chats, each after one of eight system prompts of 2 kB, which grow to 6 kB."""
+
 SIDES, STEPS = (512, 768, 1024), (8, 12, 20, 30)
 """Sides (pixels) and steps of images."""
 
@@ -230,7 +240,19 @@ WORKLOADS: dict[str, Workload] = {
     )
 }
 
-FOR_SMALL_ENGINES = Workload(
-    "short-questions", "generated questions behind eight system prompts of 2 kB", _conversations(SHORT_QUESTIONS)
-)
-"""For engines with a context of 4,096 bytes, such as the tiny models that tests write."""
+FOR_SMALL_ENGINES: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload(
+            "short-questions",
+            "generated questions behind eight system prompts of 2 kB",
+            _conversations(SHORT_QUESTIONS),
+        ),
+        Workload(
+            "growing-chats",
+            "generated chats behind eight system prompts of 2 kB, up to 6 kB",
+            _conversations(GROWING_CHATS),
+        ),
+    )
+}
+"""For engines with a context of 8,192 bytes, such as the small models that tests write."""

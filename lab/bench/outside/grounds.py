@@ -27,7 +27,7 @@ START_TIMEOUT_S: Final = 600.0
 
 IDLE_TIMEOUT_S: Final = 120.0
 
-CONTEXT_TOKENS: Final = 4096
+CONTEXT_TOKENS: Final = 8192
 
 ACCELERATOR: Final = "l40s"
 """The slowest accelerator of the shipped policy; how fast the servers are, agents learn from responses."""
@@ -79,7 +79,7 @@ class FakeEngines:
 
 
 class VllmServers:
-    """Running vLLM servers with a tiny model, whose prefix caches are emptied before every run."""
+    """Running vLLM servers with a small model, whose prefix caches are emptied before every run."""
 
     def __init__(self, engines: Sequence[Engine], ports: Mapping[str, int]) -> None:
         self.engines = engines
@@ -97,12 +97,12 @@ class VllmServers:
 
 @contextmanager
 def vllm_servers(program: Path, count: int, model: str, slots: int, directory: Path) -> Iterator[VllmServers]:
-    """Run vLLM servers with a tiny model during the context.
+    """Run vLLM servers with a small model during the context.
 
     Args:
         program: vLLM's console script.
         count: number of servers.
-        model: name under which they serve the tiny model.
+        model: name under which they serve the model.
         slots: number of requests that each server runs at once.
         directory: directory for the model and the logs.
 
@@ -118,7 +118,7 @@ def vllm_servers(program: Path, count: int, model: str, slots: int, directory: P
 
 
 def write_model(program: Path, out: Path) -> Path:
-    """Write the tiny model whose responses end by themselves, with the Python beside vLLM's console script.
+    """Write the small model whose responses end by themselves, with the Python beside vLLM's console script.
 
     Raises:
         ServerError: with what the script printed.
@@ -126,7 +126,7 @@ def write_model(program: Path, out: Path) -> Path:
     command = [str(program.with_name("python")), str(MODEL_SCRIPT), "chat", str(out)]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | _ENVIRONMENT, check=False)
     if ended.returncode:
-        raise ServerError(f"the tiny model cannot be written: {ended.stderr[-500:]}")
+        raise ServerError(f"the model cannot be written: {ended.stderr[-500:]}")
     return out
 
 

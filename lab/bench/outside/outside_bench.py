@@ -124,9 +124,9 @@ def present(names: Iterable[str], slots: int) -> tuple[list[Peer | None], list[S
 @contextmanager
 def _demands(options: argparse.Namespace, directory: Path) -> Iterator[list[Demand]]:
     if options.servers:
-        model, place = FOR_SMALL_ENGINES.model, directory / "servers"
-        with vllm_servers(options.vllm, VLLM_SERVERS, model, VLLM_SLOTS, place) as servers:
-            yield [_at_rate(options, FOR_SMALL_ENGINES, servers, options.rate)]
+        workloads = [FOR_SMALL_ENGINES[name] for name in options.workload or FOR_SMALL_ENGINES]
+        with vllm_servers(options.vllm, VLLM_SERVERS, MODEL, VLLM_SLOTS, directory / "servers") as servers:
+            yield [_at_rate(options, workload, servers, options.rate) for workload in workloads]
         return
     found: list[Demand] = []
     for name in options.workload or WORKLOAD_NAMES:
@@ -230,8 +230,11 @@ def _drivers(options: argparse.Namespace) -> list[Driver]:
         drivers.append(Aiperf(options.aiperf) if name == Aiperf.name else VllmBench(options.vllm))
     if options.servers and not options.vllm:
         raise DriverError(f"--servers needs --vllm, the path of vLLM's console script: {INSTALL}")
-    if (options.servers or options.mocker) and (options.regions or AGENT_SESSIONS in (options.workload or ())):
+    asked = set(options.workload or ())
+    if (options.servers or options.mocker) and (options.regions or AGENT_SESSIONS in asked):
         raise DriverError(f"--regions and --workload {AGENT_SESSIONS} run in front of the lab's engines only")
+    if asked and options.servers != (asked <= FOR_SMALL_ENGINES.keys()):
+        raise DriverError(f"with --servers, and only so, --workload is one of {', '.join(FOR_SMALL_ENGINES)}")
     return drivers
 
 
@@ -243,7 +246,7 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", action="store_true", help="two real vLLM servers on the CPU; needs --vllm")
     parser.add_argument("--mocker", type=Path, help="Python with ai-dynamo: three engines of dynamo.mocker instead")
     parser.add_argument("--rate", type=float, default=1.5, help="requests/s with --servers and --mocker")
-    workloads = (*WORKLOAD_NAMES, AGENT_SESSIONS)
+    workloads = (*WORKLOAD_NAMES, AGENT_SESSIONS, *FOR_SMALL_ENGINES)
     parser.add_argument("--workload", action="append", choices=workloads, help="repeatable; default: all but sessions")
     parser.add_argument("--regions", action="store_true", help="three regions with round trips and unequal demand")
     parser.add_argument("--peer", action="append", choices=PEERS, help="repeatable; default: all")

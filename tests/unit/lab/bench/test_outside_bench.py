@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lab.bench.bench_results import this_machine, write_results
-from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw
+from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw, Workload
 from lab.bench.outside import aiperf, vllm_bench
 from lab.bench.outside.driver import Assignment, DriverError, DriverRun, body_of, run_program, write_tokenizer
 from lab.bench.outside.grounds import CONTEXT_TOKENS, requests_of
@@ -97,8 +97,9 @@ def test_both_drivers_send_all_requests_of_a_run_to_the_router_with_the_key(tmp_
     assert {"--url", run.url, "--fixed-schedule"} <= set(aiperf.Aiperf(Path("aiperf")).arguments(run))
 
 
-def test_a_prompt_and_its_answer_fit_into_a_small_engine() -> None:
-    planned = FOR_SMALL_ENGINES.plan(Draw(2.0, 60.0, Path("absent"), Random(1)), 1.0)
+@pytest.mark.parametrize("workload", FOR_SMALL_ENGINES.values())
+def test_a_prompt_and_its_answer_fit_into_a_small_engine(workload: Workload) -> None:
+    planned = workload.plan(Draw(2.0, 60.0, Path("absent"), Random(1)), 1.0)
     prompts = [msgspec.json.decode(body_of(request))["messages"][0]["content"] for request in planned]
     assert max(map(len, prompts)) + COMMON_MAX_TOKENS + len("<user>\n<assistant>") < CONTEXT_TOKENS
     assert len({prompt[:2048] for prompt in prompts}) < len(prompts) / 2, "system prompts are shared"

@@ -116,6 +116,8 @@ def test_sessions_and_regions_need_the_lab_s_engines(
 ) -> None:
     assert main(given) == 2
     assert "lab's engines only" in capsys.readouterr().err
+    assert main(["--workload", "growing-chats"]) == main(["--servers", "--vllm", "v", "--workload", "multi-turn"]) == 2
+    assert capsys.readouterr().err.count("with --servers, and only so") == 2
 
 
 def test_the_title_of_a_contest_states_its_demand() -> None:
