@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from penstock.http.header_rules import HOP_BY_HOP, LIMIT_PREFIXES, REFUSAL_HEADER, Header
+from penstock.http.response_head import EVENT_STREAM_TYPE, NDJSON_TYPES, ResponseHead
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.coalescing.run_memory import RunHold, in_pieces
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import HOP_BY_HOP, LIMIT_PREFIXES, REFUSAL_HEADER, Header
-from regional_agent.http.messages import Request, status_line, with_common_lines
+from regional_agent.http.messages import Request, with_common_lines
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import CompleteRequest
 from regional_agent.jobs.internal_connection import (
@@ -29,12 +30,10 @@ from regional_agent.jobs.internal_connection import (
     ResponsePart,
     ResponseTooLarge,
 )
-from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.result_cache.result_cache import CacheUse
-from regional_agent.upstream.response_head import ResponseHead
 
 MAX_TRIES: Final = 2
 """Runs of a shared request: a failure of the first does not fail all clients."""
@@ -326,10 +325,9 @@ class RunClient(CompleteRequest):
         """Send the head of a stream, and its beginning."""
         request = self.client.request
         own_lines = with_common_lines(_lines(stream.headers, is_own=self.is_own), request)
-        lines = b"".join([status_line(stream.status), *own_lines])
         by_name = {name: value for name, value in stream.headers.items() if name not in _OWN_FRAMING}
         response = self._response = ClientResponse(self.client.connection, request)
-        response.start(ResponseHead(stream.status, [*by_name.items()], by_name), lines)
+        response.start(ResponseHead(stream.status, [*by_name.items()], by_name), b"".join(own_lines))
         self._request_id = stream.headers.get(b"x-request-id", b"").decode("latin-1")
         if beginning:
             response.add(beginning)

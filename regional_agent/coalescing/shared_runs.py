@@ -15,6 +15,7 @@ import structlog
 from msgspec import UNSET
 
 from penstock.accounts.outcome_rules import Outcome
+from penstock.http.header_rules import SESSION_HEADERS
 from penstock.policy.kinds import result_cache
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_key import keeps_route
@@ -25,7 +26,6 @@ from penstock.tenancy.permissions import permits_name
 from regional_agent.coalescing.run_memory import RunHold, RunMemory
 from regional_agent.coalescing.shared_run import Client, Refuse, RunHeaders, RunRequests, Serve, SharedRun
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import WaitingRequest

@@ -30,8 +30,8 @@ from adapters.files.identity_files import REGION_KEY
 from adapters.loopback import is_loopback
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
+from penstock.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from penstock.wire.route_context import MAX_DEADLINE_S
-from regional_agent.http.headers.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address, is_server_name
 from regional_agent.upstream.upstream_pool import DEFAULT_MAX_MOVED_S

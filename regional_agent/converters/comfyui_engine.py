@@ -10,10 +10,10 @@ from contextlib import suppress
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

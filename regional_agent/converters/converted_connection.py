@@ -18,7 +18,7 @@ from penstock.jobs.response_progress import interim_head
 from regional_agent.converters.comfyui_engine import Engine
 from regional_agent.converters.comfyui_file import refusal_of_file
 from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse
-from regional_agent.http.messages import Request, status_line
+from regional_agent.http.messages import STATUS_LINES, Request
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -137,7 +137,7 @@ class _ConverterTransport(asyncio.Transport):
     def _respond(self, response: ConvertedResponse, *, with_body: bool = True) -> None:
         if not self._is_closed:
             head = b"%bcontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
-                status_line(response.status),
+                STATUS_LINES[response.status],
                 response.content_type,
                 len(response.body),
             )

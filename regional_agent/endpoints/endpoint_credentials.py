@@ -17,9 +17,9 @@ from adapters.files.plain_file import FileStalled, ThreadedRead
 from adapters.files.secret_file import BadSecret, read_file, read_secrets
 from adapters.files.watched_files import WatchedFiles
 from adapters.tls_contexts import ClientTls
+from penstock.http.header_rules import Header
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.upstream_pool import ServerTrust
 

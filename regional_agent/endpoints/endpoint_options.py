@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.health.health_check import HealthCheckOptions
+from penstock.http.header_rules import CLIENT_ADDRESS_HEADERS, HOP_BY_HOP, OWN_PREFIX, PER_HOP_HEADERS
 from penstock.routes.classify import MAX_MODEL
-from regional_agent.http.headers.header_rules import CLIENT_ADDRESS_HEADERS, HOP_BY_HOP, OWN_PREFIX, PER_HOP_HEADERS
 from regional_agent.upstream.address import is_host
 
 MAX_STATUSES: Final = 16

@@ -21,6 +21,7 @@ from penstock.health.engines.engine_kinds import EngineKind
 from penstock.health.engines.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
+from penstock.http.header_rules import Header
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.accelerators import RELATIVE_SPEEDS
 from penstock.policy.kinds.models import Model
@@ -41,7 +42,6 @@ from regional_agent.endpoints.endpoint_sources import EndpointSettings, Endpoint
 from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals, gpu_readings
 from regional_agent.endpoints.probing.warm_ups import WarmUps
 from regional_agent.endpoints.revision_check import RevisionCheck
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool

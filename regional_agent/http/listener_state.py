@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.http.header_rules import NOT_FOR_ENGINES, TO_ENGINE, HeaderFilter
 from regional_agent.http.disconnect_watcher import DisconnectWatcher
-from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES, TO_ENGINE, HeaderFilter
 from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.write_batcher import WriteBatcher

@@ -10,8 +10,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.answers.content_decoder import decoded_codings
-from regional_agent.http.headers.head_template import HeadTemplate
-from regional_agent.http.headers.header_rules import (
+from penstock.http.head_template import HeadTemplate
+from penstock.http.header_rules import (
     NOT_FOR_ENGINES,
     REQUEST_ID_HEADER,
     SPECIAL_HEADERS,
@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from penstock.routes.route_reader import RouteReader
     from penstock.tenancy.sender_budgets import BudgetReservation
 
-_STATUS_LINES: Final = {
-    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
-}
+
+class _StatusLines(dict[int, bytes]):
+    """The first lines of responses, by status."""
+
+    def __missing__(self, status: int) -> bytes:
+        return b"HTTP/1.1 %d \r\n" % status
+
+
+STATUS_LINES: Final = _StatusLines(
+    {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+)
 
 NOT_MODIFIED: Final = 304
 """The status of a response without a body, whose Content-Length would be that of the omitted body."""
@@ -279,14 +287,9 @@ def complete_response(
         lines.append(KEEP_ALIVE_1_0)
     if request is not None and request.method == b"HEAD":
         body = b""
-    return b"".join([status_line(status), *lines, b"\r\n", body])
+    return b"".join([STATUS_LINES[status], *lines, b"\r\n", body])
 
 
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:
     """Return a status line, header lines, and the empty line."""
-    return b"".join([status_line(status), *lines, b"\r\n"])
-
-
-def status_line(status: int) -> bytes:
-    """Return the first line of a response."""
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    return b"".join([STATUS_LINES[status], *lines, b"\r\n"])

@@ -8,9 +8,9 @@ from random import Random
 from typing import NamedTuple
 
 from adapters.backoff import full_jitter_s
+from penstock.http.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from penstock.jobs.batches import item_results
 from penstock.jobs.batches.item_results import Next, RequestEvent, next_of
-from regional_agent.http.headers.header_rules import ENGINE_FAILED_HEADER, REFUSAL_HEADER
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.ledger.held_files import HeldRecords

@@ -12,10 +12,10 @@ import msgspec
 
 from adapters.files.plain_file import UnusableFile
 from adapters.files.secret_file import read_secret
+from penstock.http.header_rules import Header
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.on_demand.engine_calls import EngineCall, sleep_calls, wake_calls
 from regional_agent.on_demand.wake_claims import WakeClaims
 from regional_agent.routing.engine_request import NO_REWRITE

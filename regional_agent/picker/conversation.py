@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from penstock.http.header_rules import Header, HeaderFilter
 from regional_agent.http.body_limits import BodyLimits
-from regional_agent.http.headers.header_rules import Header, HeaderFilter
 from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from penstock.accounts.outcome_rules import Outcome
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
 from regional_agent.picker.processing_request import LB_NAMESPACE, STREAM, map_entry, struct_member, text_value
 from regional_agent.picker.protobuf_wire import BadMessage, Fields, length_tag, number_tag
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
+from penstock.http.header_rules import HOP_BY_HOP, Header
 from regional_agent.picker.processing_request import DESTINATION, LB_NAMESPACE, STREAM
 from regional_agent.picker.protobuf_wire import nested, with_length, with_number
 
@@ -54,7 +54,7 @@ and the endpoints that follow the regions."""
 
 
 def headers_of_lines(lines: bytes) -> list[Header]:
-    """Return the headers of header lines; a status line among them is skipped."""
+    """Return the headers of header lines."""
     found: list[Header] = []
     for line in lines.split(b"\r\n"):
         at = line.find(b": ")

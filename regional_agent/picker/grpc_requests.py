@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
+from penstock.http.header_rules import Header
 from penstock.routes.kserve_messages import InferMessages
 from penstock.routes.presets.kserve import GRPC_METHODS
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 
 STATUS: Final = b"grpc-status"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead, is_malformed
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.http.protocol.request_head import complete_head, head_bytes
 from regional_agent.picker.processing_request import ProcessingRequest
-from regional_agent.upstream.response_head import ResponseHead, is_malformed
 
 VIA_UPSTREAM: Final = "via_upstream"
 """The detail of a response that an endpoint sent, and not Envoy itself."""

@@ -9,18 +9,18 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.answers.answer_errors import AnswerError
 from penstock.continuation.stream_usage import StreamUsage
+from penstock.http.answer_intake import intake_of
+from penstock.http.header_rules import REFUSAL_HEADER, Header
+from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Reason
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import intake_of
 from regional_agent.proxy.responses.relayed_response import outcome_of_answer
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.forwarded_attempt import REASONS
-from regional_agent.upstream.response_head import ResponseHead
 
 _OK: Final = Outcome.OK
 

@@ -16,9 +16,9 @@ from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.stream_usage_flag import REFUSING_STATUSES
 from penstock.continuation.stream_usage import StreamUsage
+from penstock.http.header_rules import REFUSAL_HEADER, Header
 from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerParts, StreamState
 from regional_agent.picker.observed_response import ObservedResponse

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
 from regional_agent.picker.protobuf_wire import LENGTH, BadMessage, Fields, length_tag, number_tag
 
 SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"

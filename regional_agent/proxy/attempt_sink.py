@@ -13,14 +13,15 @@ from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
 from penstock.continuation.stream_usage import StreamUsage
 from penstock.health.health_check import MAX_READ_BYTES
+from penstock.http.answer_intake import AnswerIntake, intake_of
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead
 from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.retries.withheld import NEEDS_BODY, Withheld, WithheldAnswer
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, AttemptOwner
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
@@ -32,7 +33,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError
 from regional_agent.websocket.tunnel import Tunnel
@@ -381,7 +381,7 @@ class AttemptSink(TargetSink):
     def _kept_error(self, head: ResponseHead, attempt: Attempt, body: bytes) -> tuple[int, list[bytes], bytes]:
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         own = self._proxy.response_headers.lines(self._context, attempt.endpoint_name)
-        return head.status, [lines.partition(b"\r\n")[2], own], body
+        return head.status, [lines, own], body
 
     def _leaves(self, error: AnswerError) -> bool:
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""

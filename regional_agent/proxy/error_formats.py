@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.http.response_head import EVENT_STREAM_TYPE, NDJSON_TYPES
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.routes.route import ErrorFormat
 from penstock.tenancy.exceeded_budget import ExceededBudget
@@ -50,9 +51,6 @@ LIMIT_TYPES: Final = {
     BudgetUnit.OUTPUT_TOKENS: "tokens",
 }
 """OpenAI's `error.type` of used-up budgets; of others `rate_limit_error`."""
-
-NDJSON_TYPES: Final = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
-EVENT_STREAM_TYPE: Final = b"text/event-stream"
 
 _EVENT_END: Final = b"\n\n\r\n", b"\r\n\r\n\r\n"
 """The empty line that ends an event, followed by the end of its chunk."""

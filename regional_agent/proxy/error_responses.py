@@ -8,9 +8,9 @@ from typing import Final
 
 from penstock.accounts.refusal_statuses import RETRIES, STATUS
 from penstock.admission.retry_after import spread_retry_after_s
+from penstock.http.header_rules import REFUSAL_HEADER
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Refusal
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_formats import (
     content_type,

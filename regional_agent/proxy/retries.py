@@ -10,6 +10,7 @@ from penstock.answers.missing_model import STATUSES as MISSING_STATUSES
 from penstock.answers.missing_model import lacks_model
 from penstock.continuation.stream_usage import StreamUsage
 from penstock.health.progress import Stall
+from penstock.http.response_head import ResponseHead
 from penstock.retries import next_step
 from penstock.retries.failed_attempt import FailedAttempt, may_run_again
 from penstock.retries.next_step import STATES_FAILURE, Record, Step
@@ -20,7 +21,6 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.upstream.response_head import ResponseHead
 
 _BUSY: Final = AnswerError(ErrorCause.BUSY, "")
 

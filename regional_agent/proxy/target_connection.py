@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from penstock.http.header_rules import Header
 from penstock.jobs.response_progress import PROGRESS_HEADER, interim_head, interim_progress
 from penstock.routes.timeouts import TimeLimits
 from regional_agent.converters.converted_connection import is_converted, open_converted
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext

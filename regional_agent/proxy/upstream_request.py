@@ -6,8 +6,8 @@ from typing import Final
 
 from penstock.answers.content_decoder import decoded_codings
 from penstock.continuation.stream_usage import StreamUsage
+from penstock.http.header_rules import HeaderFilter
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.requests.request_context import RequestContext
 

@@ -9,6 +9,7 @@ from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import cost_inputs
 from penstock.cost.work_estimate import MAX_SESSION_BYTES, estimate_work, name_session
+from penstock.http.header_rules import SESSION_HEADERS
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
@@ -21,7 +22,6 @@ from penstock.routes.route import CostFields
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
-from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import re
 from math import inf
 from typing import Final
 
+from penstock.http.header_rules import FALLBACK_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
 from penstock.policy.kinds.tenants import MIN_PRIORITY
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import FALLBACK_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.requests.request_context import RequestContext
 

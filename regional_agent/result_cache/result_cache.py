@@ -11,6 +11,9 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.cost.gpu_time import estimated_gpu_s
+from penstock.http.answer_intake import AnswerIntake, intake_of
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead
 from penstock.policy.kinds.result_cache import SMALL_BYTES, ResultCache
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_control import (
@@ -29,14 +32,12 @@ from penstock.result_cache.cached_result import CachedResult
 from penstock.routing.reasons import Refusal
 from regional_agent.coalescing.run_memory import in_pieces
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import NOT_MODIFIED, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.jobs.api.api_responses import Answer, Content, Refuse, WaitingResponse
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request
-from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
 from regional_agent.requests.authorization import Sender
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
@@ -44,7 +45,6 @@ from regional_agent.result_cache.memory_results import MemoryResults
 from regional_agent.result_cache.result_cache_metrics import BYPASSED, HIT, MISS
 from regional_agent.result_cache.shared_results import SharedResults
 from regional_agent.result_cache.stored_bodies import StoredBodies, StoredBody
-from regional_agent.upstream.response_head import ResponseHead
 
 _PIECE_BYTES: Final = 256 * 1024
 """Bytes of a large response that are read at a time, between other work of the agent."""

@@ -19,6 +19,7 @@ from penstock.health import preemption_notice
 from penstock.health.engines import orca
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome, EjectionState
 from penstock.health.progress import Stall
+from penstock.http.header_rules import Header
 from penstock.pools.burst import BurstUse
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.retries.retry_rules import RetryReason
@@ -26,7 +27,6 @@ from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 

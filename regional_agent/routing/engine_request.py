@@ -11,9 +11,9 @@ from urllib.parse import quote, unquote_plus
 
 import msgspec
 
+from penstock.http.header_rules import Header
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.route import ModelSource
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.requests.body_checks import FormCheck
 from regional_agent.requests.model_name import MODEL_HEADER, is_json, model_span

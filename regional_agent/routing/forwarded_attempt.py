@@ -10,9 +10,9 @@ from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.token_counts import Usage
 from penstock.health.progress import Stall
+from penstock.http.header_rules import BROKE, ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
 from penstock.retries.retry_rules import MAX_FAILED, RetryReason
 from penstock.routing.reasons import Reason
-from regional_agent.http.headers.header_rules import BROKE, ENGINE_FAILED_HEADER, REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.upstream.address import Address
 

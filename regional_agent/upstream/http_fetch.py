@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.http.response_head import ResponseHead
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import Stale, TimedOut, TooLarge, UpstreamError

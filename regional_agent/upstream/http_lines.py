@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
+from penstock.http.response_head import ResponseHead
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, TooLarge, UpstreamError

@@ -13,18 +13,18 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from regional_agent.http.headers.head_template import MAX_MISSES, raw_head
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
-from regional_agent.http.write_batcher import WriteBatcher
-from regional_agent.upstream.address import Address
-from regional_agent.upstream.chunk_relay import SIZE_LINES, ChunkRelay
-from regional_agent.upstream.response_head import (
+from penstock.http.head_template import MAX_MISSES, raw_head
+from penstock.http.header_rules import REFUSAL_HEADER, Header
+from penstock.http.response_head import (
     ResponseHead,
     ResponseHeadCache,
     is_cacheable,
     is_delimited,
     is_malformed,
 )
+from regional_agent.http.write_batcher import WriteBatcher
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.chunk_relay import SIZE_LINES, ChunkRelay
 from regional_agent.upstream.upstream_sink import (
     Broken,
     BytesSink,

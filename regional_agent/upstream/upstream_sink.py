@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from regional_agent.http.headers.header_rules import Header
-from regional_agent.upstream.response_head import ResponseHead
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead
 
 
 class UpstreamError(Exception):

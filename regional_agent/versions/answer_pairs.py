@@ -16,10 +16,10 @@ import structlog
 
 from adapters.files.plain_file import UnusableFile
 from adapters.files.secret_file import read_secret
+from penstock.http.header_rules import Header
 from penstock.policy.kinds.model_rollouts import QualityHook
 from penstock.rollout.quality_pair import InvalidScore, PairAnswer, encode_pair, score_of
 from regional_agent.background_tasks import cancel
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.http.header_rules import Header
 from regional_agent.http.headers.client_keys import SUBPROTOCOL_HEADER, is_key, offered_keys, offered_subprotocols
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 
 _EXTENSIONS: Final = b"sec-websocket-extensions"

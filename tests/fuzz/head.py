@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import h11
 
+from penstock.http.header_rules import Header
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request, request_lines_to_upstream

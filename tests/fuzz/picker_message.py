@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from penstock.http.header_rules import SINGLE_HEADERS
 from penstock.routing.reasons import Refusal
-from regional_agent.http.headers.header_rules import SINGLE_HEADERS
 from regional_agent.http.limits import Limits
 from regional_agent.picker import message_reading
 from regional_agent.picker.processing_request import (

@@ -16,6 +16,8 @@ import h11
 from penstock.answers.answer_format import AnswerFormats
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
+from penstock.http.answer_intake import intake_of
+from penstock.http.response_head import ResponseHead
 from penstock.policy.kinds.models import Cost
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import ErrorFormat
@@ -24,10 +26,8 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request
-from regional_agent.proxy.responses.answer_intake import intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

@@ -23,11 +23,11 @@ from penstock.answers.answer_parser import EVENTS, JSON, AnswerParser
 from penstock.answers.held_text import MAX_UNDECIDED_BYTES
 from penstock.health.failure_attribution import JUDGED_AFTER_S
 from penstock.health.region_health import RegionState
+from penstock.http.answer_intake import HOLD_S, AnswerIntake
 from penstock.policy.kinds.models import UNSTATED_COST, Cost, CostUnit
 from penstock.retries.retry_rules import MAX_ATTEMPTS
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
-from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, as_own, ask, chunk, code, post
@@ -789,7 +789,7 @@ async def test_an_error_after_events_that_only_announce_an_answer_is_retried_els
 async def test_events_that_only_announce_an_answer_are_held_for_a_short_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.05)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.05)
 
     async def is_slow(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if path == "event":
@@ -1199,7 +1199,7 @@ async def test_the_beginning_of_a_broken_response_is_in_no_other_response(tmp_pa
 async def test_what_keeps_a_connection_open_is_not_the_first_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, ping: bytes, answer: list[bytes]
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     go_on = asyncio.Event()
 
     async def keeps_open(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -1240,7 +1240,7 @@ async def test_what_keeps_a_connection_open_is_not_the_first_byte(
 async def test_the_answer_of_another_engine_follows_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: bytes | None, continues: bool
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     forwarded, seen = asyncio.Event(), []
 
     async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -1283,7 +1283,7 @@ async def test_the_answer_of_another_engine_follows_comments(
 async def test_comments_are_followed_by_an_error_if_no_engine_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, continues: bool
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     forwarded = asyncio.Event()
 
     async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -1323,7 +1323,7 @@ async def test_comments_are_followed_by_an_error_if_no_engine_answers(
 async def test_a_stream_of_comments_alone_states_that_the_agent_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     async with (
         engine(streams(b": ping\n\n", ends=False)) as gpu,
         running_agent(tmp_path, [gpu.address]) as agent,
@@ -1345,7 +1345,7 @@ async def test_a_stream_of_comments_alone_states_that_the_agent_stops(
 async def test_another_region_answers_after_the_comments_of_one_that_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     forwarded = asyncio.Event()
 
     async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -451,7 +451,7 @@ async def test_streams_and_whole_responses_are_a_history_of_each_other(
 async def test_streams_without_output_make_an_only_engine_suspect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes, ping: bytes, continues: bool
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.1)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.1)
     monkeypatch.setattr("regional_agent.proxy.responses.relayed_response.MAX_CHECK_INTERVAL_S", 0.2)
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
         if continues:

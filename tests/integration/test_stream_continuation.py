@@ -76,7 +76,7 @@ def released(agent: Agent) -> bool:
 async def test_another_engine_continues_a_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Failure, limit: int
 ) -> None:
-    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    monkeypatch.setattr("penstock.http.answer_intake.HOLD_S", 0.0)
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     scripts, limits = (streams_chat(1, limit, failure), streams_chat(2)), HASTY if failure is hangs else LIMITS
     async with before(tmp_path, *scripts, limits=limits, access_log=log) as (agent, engines):

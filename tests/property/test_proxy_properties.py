@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
@@ -19,7 +20,6 @@ from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.http.head_template import MAX_MISSES
+from penstock.http.response_head import ResponseHead
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.head_template import MAX_MISSES
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.http.header_rules import Header
 from regional_agent.http.body_limits import BodyLimits
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker.conversation import Conversation, PickerParts
 from regional_agent.picker.early_ends import EarlyEnds
 from regional_agent.picker.processing_request import (

@@ -17,7 +17,7 @@ import msgspec
 from adapters.files.plain_file import ThreadedRead, UnusableFile
 from adapters.files.secret_file import read_file
 from adapters.tls_contexts import ClientTls
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.http_lines import RefusedStream, stream_lines

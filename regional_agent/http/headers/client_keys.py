@@ -10,7 +10,7 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from regional_agent.http.headers.header_rules import (
+from penstock.http.header_rules import (
     CREDENTIAL_HEADERS,
     DECIDING_PREFIXES,
     HOP_BY_HOP,

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import httptools
 
+from penstock.http.head_template import raw_head
+from penstock.http.header_rules import Header, HeaderFilter
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.head_template import raw_head
-from regional_agent.http.headers.header_rules import Header, HeaderFilter
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, RequestHeadCache, without_upgrade

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.http.header_rules import SINGLE_HEADERS, connection_options, decides
 from regional_agent.http.headers.client_keys import remove_repeated_keys
-from regional_agent.http.headers.header_rules import SINGLE_HEADERS, connection_options, decides
 from regional_agent.http.messages import Request
 
 _AUTHORITY: Final = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.headers.head_template import MAX_MISSES
-from regional_agent.http.headers.header_rules import HeaderFilter
+from penstock.http.head_template import MAX_MISSES
+from penstock.http.header_rules import HeaderFilter
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request

@@ -11,15 +11,15 @@ import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.http.response_head import ResponseHead
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.messages import Request, status_line, with_common_lines
+from regional_agent.http.messages import Request, with_common_lines
 from regional_agent.http.waiting_request import CompleteRequest
 from regional_agent.jobs.storage.job_storage import StoreSilent
 from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.responses.client_response import ClientResponse
-from regional_agent.upstream.response_head import ResponseHead
 
 JSON: Final = b"content-type: application/json\r\n"
 
@@ -149,9 +149,9 @@ class WaitingResponse(CompleteRequest):
     def _begin(self, status: int, lines: Iterable[bytes], by_name: dict[bytes, bytes]) -> ClientResponse:
         """Send the head of a response whose length is in `by_name`, or unknown."""
         response = ClientResponse(self._connection, self._request)
-        head = b"".join([status_line(status), *with_common_lines([*lines], self._request)])
+        own_lines = b"".join(with_common_lines([*lines], self._request))
         self._begun = True
-        response.start(ResponseHead(status, [], by_name), head)
+        response.start(ResponseHead(status, [], by_name), own_lines)
         response.flush()
         return response
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.http.header_rules import NOT_FOR_ENGINES
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import (
     MAX_HEADERS,
@@ -22,7 +23,6 @@ from penstock.jobs.job_records import JobSender
 from penstock.jobs.request_queue import RequestQueue
 from penstock.jobs.store_paths import JobPaths
 from penstock.jobs.webhook import URL_HEADER
-from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
 from regional_agent.jobs.api.batches_api import deadline_or_refuse, idempotency_key_of, job_of_key

@@ -7,10 +7,7 @@ from typing import Final
 from penstock.accounts.refusal_statuses import STATUS
 from penstock.answers.answer_parser import AnswerParser
 from penstock.continuation.next_events import NextEvents
-from penstock.routes.route import ErrorFormat
-from penstock.routing.reasons import Refusal
-from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import (
+from penstock.http.header_rules import (
     IDEMPOTENCY_KEY_HEADER,
     NO_BODY_STATUSES,
     REFUSAL_HEADER,
@@ -18,8 +15,12 @@ from regional_agent.http.headers.header_rules import (
     Header,
     response_lines_to_client,
 )
-from regional_agent.http.headers.link_headers import without_server_address
-from regional_agent.http.messages import KEEP_ALIVE_1_0, Request, response_head
+from penstock.http.link_headers import without_server_address
+from penstock.http.response_head import ResponseHead
+from penstock.routes.route import ErrorFormat
+from penstock.routing.reasons import Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import KEEP_ALIVE_1_0, STATUS_LINES, Request, response_head
 from regional_agent.proxy.error_formats import error_body, stream_error
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.rate_limit_headers import rate_limit_lines
@@ -27,7 +28,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.stream_gaps import StreamGaps
 from regional_agent.upstream.chunk_relay import MAX_BODY_BYTES, SIZE_LINES, ChunkRelay
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.websocket.websocket_offer import selected_line
 
@@ -117,7 +117,7 @@ class ClientResponse:
         """Add the head.
 
         Args:
-            lines: the status line, and the header lines except for those of the framing.
+            lines: the header lines except for those of the framing.
             keeps_length: whether the body has the length that the head states, if it states one.
         """
         self.status, request = head.status, self._request
@@ -137,7 +137,7 @@ class ClientResponse:
         connection = b"connection: close\r\n"
         if self.keep_alive:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
-        self._unsent += [lines, framing, connection, b"\r\n"]
+        self._unsent += [STATUS_LINES[head.status], lines, framing, connection, b"\r\n"]
 
     def relay_from(
         self, upstream: UpstreamConnection, parser: AnswerParser | None, expected: NextEvents | None = None

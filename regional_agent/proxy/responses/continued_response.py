@@ -16,17 +16,17 @@ from penstock.answers.usage_reader import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.continuation.continued_stream import ContinuedStream
 from penstock.continuation.stream_usage import opted_in
+from penstock.http.answer_intake import AnswerIntake
+from penstock.http.response_head import ResponseHead
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.retries.retry_rules import MAX_ATTEMPTS
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable, outcome_of_answer
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.label_values import ContinuationOutcome
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 MAX_CONTINUATIONS: Final = 2

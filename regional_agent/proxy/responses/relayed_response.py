@@ -12,18 +12,18 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
 from penstock.answers.answer_errors import AnswerError
+from penstock.http.answer_intake import AnswerIntake
+from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import outcome_of_end
-from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.retries import asks_origin
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.forwarded_attempt import REASONS, engines_failed_line
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
 MAX_CHECK_INTERVAL_S: Final = 3.0

@@ -8,17 +8,17 @@ from typing import Final
 from penstock.accounts.account import SWITCHING_PROTOCOLS, Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure
 from penstock.accounts.session_messages import SessionMessages
+from penstock.http.answer_intake import AnswerIntake
+from penstock.http.header_rules import Header
+from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import Header
 from regional_agent.objects.known_objects import keep_client_object
 from regional_agent.proxy.error_responses import error_format_of, message_error
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.client_response import upgrade_response_head
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.websocket.client_messages import ClientMessages, Violation
 from regional_agent.websocket.tunnel import Tunnel

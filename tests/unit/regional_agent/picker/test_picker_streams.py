@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from penstock.http import answer_intake
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit
@@ -27,7 +28,6 @@ from penstock.routes.route import BodyKind, Route
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode, InvalidTransition, StreamState
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
-from regional_agent.proxy.responses import answer_intake
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regional_agent.http.headers.header_rules import TO_ENGINE
+from penstock.http.header_rules import TO_ENGINE
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.proxy.upstream_request import ask_for_identity
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.http.header_rules import TO_ENGINE, Header
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routes.route import API_KEY_HEADERS, Route
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import TO_ENGINE, Header
 from regional_agent.http.messages import Request
 from regional_agent.requests import tenant_authentication
 from regional_agent.requests.tenant_authentication import EXPIRED, REVOKED, Keyring, credential_of

@@ -11,6 +11,7 @@ import pytest
 from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE
+from penstock.http.header_rules import SESSION_HEADERS
 from penstock.policy.kinds.models import TOKEN_COST, UNSTATED_COST, Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import microseconds
@@ -18,7 +19,6 @@ from penstock.routes.classify import RequestFields, classify
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.presets.preset_registry import PRESETS
 from penstock.routing.affinity import BLOCK_BYTES
-from regional_agent.http.headers.header_rules import SESSION_HEADERS
 from regional_agent.http.messages import Request
 from regional_agent.requests.request_context import work_estimate_of
 

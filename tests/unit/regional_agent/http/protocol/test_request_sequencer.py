@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.http.header_rules import TO_ENGINE
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.headers.header_rules import TO_ENGINE
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.http.protocol.connection_state import (

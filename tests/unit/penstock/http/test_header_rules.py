@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regional_agent.http.headers.header_rules import response_lines_to_client
+from penstock.http.header_rules import response_lines_to_client
 
 IDENTITY = (
     *(b"server", b"via", b"alt-svc", b"forwarded", b"proxy-status", b"report-to", b"x-served-by", b"x-powered-by"),

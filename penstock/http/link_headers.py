@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
 
 LINK_HEADERS: Final = frozenset(
     {b"azure-asyncoperation", b"content-location", b"link", b"location", b"operation-location", b"refresh"}

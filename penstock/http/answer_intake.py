@@ -15,11 +15,10 @@ from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.content_decoder import coding_of
 from penstock.answers.held_text import MAX_UNDECIDED_BYTES, begins_container, is_readable
+from penstock.http.header_rules import NO_BODY_STATUSES
+from penstock.http.response_head import EVENT_STREAM_TYPE, NDJSON_TYPES, ResponseHead
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import BodyKind, Route, StreamKind
-from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
-from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
-from regional_agent.upstream.response_head import ResponseHead
 
 HOLD_S = 1.0
 """Time (s) after a request was sent until which the beginning of a stream is held: events that only announce an answer,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Container
 from typing import Final
 
-from regional_agent.http.headers.header_rules import Header
+from penstock.http.header_rules import Header
 
 MAX_HEAD_BYTES: Final = 4096
 """Maximum size of a cached head, because each connection stores a head."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regional_agent.http.headers.link_headers import without_server_address
+from penstock.http.link_headers import without_server_address
 
 
 def location(value: bytes, host: str = "10.0.0.5", base_path: bytes = b"") -> bytes:

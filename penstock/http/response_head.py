@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.headers.head_template import HeadTemplate
-from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
-from regional_agent.http.headers.link_headers import LINK_HEADERS, without_server_address
-from regional_agent.http.messages import status_line
+from penstock.http.head_template import HeadTemplate
+from penstock.http.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
+from penstock.http.link_headers import LINK_HEADERS, without_server_address
 
 VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
 """Headers whose values may differ between heads that the cache treats as the same head."""
 
 MAX_HEADERS: Final = 256
+
+EVENT_STREAM_TYPE: Final = b"text/event-stream"
+NDJSON_TYPES: Final = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 
 _UNSUPPORTED: Final = frozenset({501, 505})
 """Statuses with which a server responds to the same request each time; SDKs would repeat it after any status from 500
@@ -61,10 +63,10 @@ class ResponseHead:
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     def _has_events(self) -> bool:
-        return self.media_type == b"text/event-stream"
+        return self.media_type == EVENT_STREAM_TYPE
 
     def lines_to_client(self, host: str, base_path: bytes, *, from_peer: bool) -> bytes:
-        """Return the status line and the header lines for a client.
+        """Return the header lines for a client.
 
         Args:
             host: the host of the server's address, which does not occur in the lines.
@@ -81,7 +83,7 @@ class ResponseHead:
         lines = response_lines_to_client(headers, self.by_name, from_peer=from_peer)
         if self.status in _UNSUPPORTED and b"x-should-retry" not in self.by_name:
             lines.append(b"x-should-retry: false\r\n")
-        joined = b"".join([status_line(self.status), *lines])
+        joined = b"".join(lines)
         if has_links:
             # Not cached, since endpoints with different base paths may share the connection.
             return joined
