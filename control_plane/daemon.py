@@ -116,7 +116,7 @@ from penstock.planning.plan_history import PlanHistory
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
@@ -136,7 +136,7 @@ class ControlPlane:
     Args:
         store: the fleet's configuration store.
         member: name and base URL of this control plane.
-        sessions: the identity of this control plane, and its sessions with other processes.
+        keyring: the identity of this control plane, and the keys that it shares with other processes.
         policy_reader: reads the policy bundle.
         leader_lease_s: time to live (s) of the leader's lease.
         tls: returns the context for a new connection to another control plane; None: the system's trust store.
@@ -147,7 +147,7 @@ class ControlPlane:
         store: ConfigStore,
         member: Member,
         *,
-        sessions: Sessions,
+        keyring: Keyring,
         policy_reader: BundleReader,
         leader_lease_s: int = MIN_LEASE_TTL_S,
         tls: Callable[[], ssl.SSLContext] | None = None,
@@ -156,7 +156,7 @@ class ControlPlane:
         clock, rng = SteadyClock(), Random()
         self.metrics = ControlPlaneMetrics()
         self._store = store = MeasuredStore(store, self.metrics.internal)
-        self._sessions = sessions
+        self._keyring = keyring
         self.audit = AuditLog(store)
         self.policies = PolicySource(policy_reader, on_stale=lambda: self._polling.wake())
         self._polling = PeriodicJob(
@@ -165,11 +165,11 @@ class ControlPlane:
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
-        self._link = LeaderClient(member, sessions, tls=tls)
-        self._callers = ForwardedCallers(sessions, clock)
+        self._link = LeaderClient(member, keyring, tls=tls)
+        self._callers = ForwardedCallers(keyring, clock)
         self.elector = LeaderElector(
             store,
-            Candidate(member, lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after),
+            Candidate(member, lambda: self.policies.current is not None and clock() < keyring.identity.peer.not_after),
             rng=rng,
             lease_ttl_s=leader_lease_s,
             # Wakes the planning loop, so that a change of leadership takes effect at once and not at the next tick.
@@ -200,7 +200,7 @@ class ControlPlane:
             members=self._mirrors.members,
         )
         self._intake = ReportIntake(
-            sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
+            keyring, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
         self._budgets = BudgetLeader(
             lambda: self.elector.epoch,
@@ -300,7 +300,7 @@ class ControlPlane:
                 secret, so that sessions end with this process.
             sign_in: sign-in at the identity provider; None: callers sign in with credentials only.
         """
-        identity = self._sessions.identity
+        identity = self._keyring.identity
         fleet = f"{identity.id.trust_domain}{identity.prefix}"
         browsers = BrowserSessions(browser_secret or os.urandom(32), fleet=fleet)
         geoip = geoip or GeoIpLookup(None)
@@ -312,7 +312,7 @@ class ControlPlane:
             # These routers require no caller: their responses hold no fleet data, or their requests are signed.
             open_routers=(
                 health_routes.routes(reporter, self.policies),
-                reports_routes.routes(self._intake, self._sessions, self.metrics.internal),
+                reports_routes.routes(self._intake, self._keyring, self.metrics.internal),
                 budget_leases_routes.routes(self._budgets, self._intake),
                 webhook_routes.routes(PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)),
                 *((sign_in_routes.routes(sign_in, browsers),) if sign_in is not None else ()),

@@ -86,7 +86,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     admin_token = SecretFile(settings.admin_token_file, load_admin_token)
     oidc = _oidc(settings, http)
     api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
-    access = Access(admin_token.secret, api_keys, oidc, identity.sessions)
+    access = Access(admin_token.secret, api_keys, oidc, identity.keyring)
     api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
     for tls in (api_tls, peer_tls):
         if tls is not None:
@@ -100,12 +100,12 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     url = settings.advertise_url or f"{scheme}://{HostPort(settings.listen.host, listener.getsockname()[1])}"
     sign_in = _sign_in(settings, oidc, http, url) if oidc is not None else None
     etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
-    store = SignedStore(etcd, identity.sessions, prefix=settings.etcd_prefix)
+    store = SignedStore(etcd, identity.keyring, prefix=settings.etcd_prefix)
     with uncollected():
         control_plane = ControlPlane(
             store,
             Member(settings.name, url),
-            sessions=identity.sessions,
+            keyring=identity.keyring,
             policy_reader=_reader(settings),
             leader_lease_s=settings.leader_lease_s,
             tls=peer_tls,

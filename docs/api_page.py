@@ -19,7 +19,7 @@ from docs.reference_tables import Schema, attribute_docstrings, cell, classes, d
 from lab.memory_store import MemoryStore
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 STRUCT_PACKAGES = ("penstock", "adapters", "control_plane")
 """Packages with the classes of requests and responses."""
@@ -62,7 +62,7 @@ def description() -> dict[str, Any]:
     control_plane = ControlPlane(
         MemoryStore(),
         Member("reference", "http://localhost"),
-        sessions=Sessions(standalone_identity(id_, 1.0e9)),
+        keyring=Keyring(standalone_identity(id_, 1.0e9)),
         policy_reader=FolderReader(Path("policies")),
     )
     return control_plane.create_api(Access(AdminToken("0" * 64))).openapi()

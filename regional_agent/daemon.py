@@ -29,7 +29,7 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.policy.policy import Policy
 from penstock.routes.timeouts import longest_total_s
 from penstock.wire.identity import ProcessRole
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.agent_tls import AgentTls
 from regional_agent.background_tasks import keep_running
 from regional_agent.config.file_descriptors import shares_of
@@ -123,20 +123,20 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         region_key = SecretFile(settings.region_key_path, partial(load_region_keys, prefix=prefix))
     moved_s = settings.max_moved_s
     pool = UpstreamPool(tls.to_upstreams, max_moved_s=moved_s)
-    peer_pool = UpstreamPool(tls.to_peers, verify=AgentCertificateCheck(identity.sessions), max_moved_s=moved_s)
-    verify = ControlPlaneCertificateCheck(identity.sessions)
+    peer_pool = UpstreamPool(tls.to_peers, verify=AgentCertificateCheck(identity.keyring), max_moved_s=moved_s)
+    verify = ControlPlaneCertificateCheck(identity.keyring)
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=verify, max_moved_s=moved_s)
     rng = Random()
-    access_log = _access_log(settings, rng, identity.sessions)
+    access_log = _access_log(settings, rng, identity.keyring)
     exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)
     admin_keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
-    access = KeyAccess(admin_keys, identity.sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
+    access = KeyAccess(admin_keys, identity.keyring, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
     pools = UpstreamPools(pool, peer_pool, control_plane_pool)
     metrics.connections.pools = {"endpoints": pool, "peers": peer_pool, "control_planes": control_plane_pool}
     async with AgentRuntime(
         settings,
         AgentCredentials(
-            identity.sessions, region_key.secret if region_key is not None else None, redis_tls=tls.to_redis
+            identity.keyring, region_key.secret if region_key is not None else None, redis_tls=tls.to_redis
         ),
         pools,
         metrics,
@@ -208,7 +208,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         if settings.picker_listen is not None:
             picker_tls = None
             if tls.picker is not None:
-                picker_tls = PickerTls(tls.picker, lambda: identity.sessions.identity.trust)
+                picker_tls = PickerTls(tls.picker, lambda: identity.keyring.identity.trust)
             picker, address = await _start_picker(settings, proxy, traffic, listeners["traffic"], picker_tls, readiness)
             served.append(picker)
             metrics.connections.listeners |= {"picker": picker.counts}
@@ -420,12 +420,12 @@ def _tracer(settings: AgentSettings, exporter: SpanExporter | None, rng: Random)
     return Tracer(settings.region, settings.trace_share, settings.trace_slow_s, exporter, rng)
 
 
-def _access_log(settings: AgentSettings, rng: Random, sessions: Sessions) -> AccessLog | None:
+def _access_log(settings: AgentSettings, rng: Random, keyring: Keyring) -> AccessLog | None:
     file = settings.access_log_file
     if file is None:
         return None
     try:
-        return AccessLog(file, settings.access_log_share, rng, LogSigner(settings.region, settings.name, sessions))
+        return AccessLog(file, settings.access_log_share, rng, LogSigner(settings.region, settings.name, keyring))
     except OSError as error:
         raise BadSettings(
             f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory that the agent may write to"

@@ -26,8 +26,8 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.tenancy.agent_leases import LeaseHolder
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.region_key import RegionKeys
-from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings
@@ -91,7 +91,7 @@ REGISTRATION_TTL_S = 5
 class AgentCredentials(NamedTuple):
     """The keys of one agent."""
 
-    sessions: Sessions
+    keyring: Keyring
     """The identity of the agent, and the keys that it shares with other processes."""
     region_keys: RegionKeys | None = None
     """Authenticate the data shared with the region's other agents; required if Redis is configured."""
@@ -127,7 +127,7 @@ class AgentRuntime:
         self._settings = settings
         self._metrics = metrics
         self._rng = rng
-        sessions = self._sessions = credentials.sessions
+        keyring = self._keyring = credentials.keyring
         self._registration: Registration | None = None
         self._peer_url = ""
         """The URL at which other regions reach this agent; empty before `announce`."""
@@ -138,7 +138,7 @@ class AgentRuntime:
         etcd_files = None
         if store is None:
             etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
-            store, etcd_files = SignedStore(etcd, sessions, prefix=settings.etcd_prefix), etcd.files
+            store, etcd_files = SignedStore(etcd, keyring, prefix=settings.etcd_prefix), etcd.files
         self._store: ConfigStore = store
         self.ledger = RequestLedger(
             agent,
@@ -168,7 +168,7 @@ class AgentRuntime:
             settings.state_dir,
             settings.peer_urls,
             rng,
-            sessions,
+            keyring,
             allow_plaintext="peers" in settings.allow_plaintext,
         )
         self.shared_load = SharedLoad(
@@ -196,7 +196,7 @@ class AgentRuntime:
         self.queue.promised = credits.granted
         self.peers = others = PeerProber(
             agent,
-            sessions,
+            keyring,
             pools.peers,
             self._directory,
             CreditRequests(credits.wanted, credits.batch_wanted, self.queue.credit_arrived),
@@ -204,7 +204,7 @@ class AgentRuntime:
         )
         self.endpoints.serves_elsewhere = lambda model: bool(self.peers.waits_s(model))
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
-        self.object_queries = ObjectQueryReader(region, sessions, self.config)
+        self.object_queries = ObjectQueryReader(region, keyring, self.config)
         others_know = others.waits_s, others.regions_with, lambda: self.shared_load.is_complete
         self.on_demand = OnDemandModels(
             self.endpoints,
@@ -216,7 +216,7 @@ class AgentRuntime:
         metrics.on_demand.models = self.on_demand
         serves, probed = self.peers.serve_any, self.peers.has_probed_all
         self.readiness = Readiness(self.config, self.endpoints, serves, probed, self.on_demand.can_wake_any)
-        self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
+        self.responder = ProbeResponder(agent, keyring, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients
         self.responder.on_wanted, self.responder.has_room = self.on_demand.wanted_by, self.on_demand.has_room
@@ -225,7 +225,7 @@ class AgentRuntime:
             self._store,
             ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
             pools.control_planes,
-            sessions,
+            keyring,
             rng,
         )
         self._budget_exchange = BudgetExchange(
@@ -236,7 +236,7 @@ class AgentRuntime:
         authorization = Authorization(region, self.config, self.locator, self.budgets)
         self.client_requests = ClientRequestReader(authorization, chooser.expectations, self.objects, self.demand, rng)
         self.forwarded_requests = ForwardedRequestReader(
-            region, self.config, sessions, authorization, chooser.expectations, self.objects
+            region, self.config, keyring, authorization, chooser.expectations, self.objects
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
         services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
@@ -278,7 +278,7 @@ class AgentRuntime:
             ReportSender(region, name, self.agent.epoch),
             state,
             credits,
-            certificate_expires_at=lambda: sessions.identity.peer.not_after,
+            certificate_expires_at=lambda: keyring.identity.peer.not_after,
             clock=clock,
         )
         self._reporter = Reporter(self._leader, self.reports.build)
@@ -369,7 +369,7 @@ class AgentRuntime:
         if name is None:
             return
         address = Address.parse(self._peer_url)._replace(server_name=name)
-        if other := await other_process_behind(address, to_peers, self._sessions):
+        if other := await other_process_behind(address, to_peers, self._keyring):
             raise BadSettings(
                 f"{PREFIX}ADVERTISE_PEER_SERVER_NAME: the gateway at {address} connects {name} to another process"
                 f" ({other}); let it select agents by the name of the TLS handshake (SNI), or run one agent behind it"

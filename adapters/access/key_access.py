@@ -11,7 +11,7 @@ from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Caller, Role
 from adapters.access.login_failures import LoginFailures
 from penstock.wire.identity import BadIdentity, ProcessRole
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 MAX_KEY_CHARS = 1024
 """Maximum length (bytes) of a key; longer keys are rejected without further checks."""
@@ -34,18 +34,18 @@ class Denied(Exception):
         """Time (s) until the address may log in again; 0 unless the address is limited."""
 
 
-def caller_of_certificate(sessions: Sessions, certificate: bytes | None, now: float) -> Caller | None:
+def caller_of_certificate(keyring: Keyring, certificate: bytes | None, now: float) -> Caller | None:
     """Return the caller that a client certificate (DER) identifies; None if its holder has no role.
 
     Args:
-        sessions: sessions of this process, with the authorities of the fleet and the revoked certificates.
+        keyring: the keys of this process, with the authorities of the fleet and the revoked certificates.
         certificate: None if the client sent none.
         now: Unix time, in seconds.
     """
     if certificate is None:
         return None
     try:
-        id_ = sessions.identity.trust.verify(certificate, now, CERTIFICATE_ROLES.keys()).id
+        id_ = keyring.identity.trust.verify(certificate, now, CERTIFICATE_ROLES.keys()).id
     except BadIdentity:
         return None
     return Caller(str(id_), CERTIFICATE_ROLES[id_.role])
@@ -56,7 +56,7 @@ class KeyAccess:
 
     Args:
         keys: the accepted API keys; None accepts none.
-        sessions: sessions of this process, with the authorities of the fleet and the revoked certificates.
+        keyring: the keys of this process, with the authorities of the fleet and the revoked certificates.
         key_setting: name of the setting that names the file of keys, for messages.
         clock: Unix time, in seconds.
         failures: limit of failed logins by address; None creates a new one.
@@ -65,14 +65,14 @@ class KeyAccess:
     def __init__(
         self,
         keys: ApiKeys | None,
-        sessions: Sessions,
+        keyring: Keyring,
         *,
         key_setting: str,
         clock: Callable[[], float] = time.time,
         failures: LoginFailures | None = None,
     ) -> None:
         self._keys = keys
-        self._sessions = sessions
+        self._keyring = keyring
         self._remedy = f"send a key of the file {key_setting} as `Authorization: Bearer <key>`"
         self._clock = clock
         self._failures = LoginFailures() if failures is None else failures
@@ -96,7 +96,7 @@ class KeyAccess:
                 include `role`.
         """
         if authorization is None:
-            caller = caller_of_certificate(self._sessions, certificate, self._clock())
+            caller = caller_of_certificate(self._keyring, certificate, self._clock())
             if caller is None:
                 raise Denied(401, "credential_missing", f"the credential is missing; {self._remedy}")
         else:

@@ -18,8 +18,8 @@ from adapters.files.secret_file import BadSecret, read_file
 from adapters.files.watched_files import WatchedFiles
 from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 from penstock.wire.identity import BadIdentity, Identity, NotValidNow, ProcessRole, TrustBundle
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
-from penstock.wire.session import Sessions
 
 PRIVATE_KEY = "tls.key"
 CERTIFICATE = "tls.crt"
@@ -67,7 +67,7 @@ class IdentityFiles:
         self._clock = clock
         names = (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED)
         self._files = WatchedFiles([directory / name for name in names], self._load, self._use)
-        self.sessions = Sessions(self._files.content)
+        self.keyring = Keyring(self._files.content)
 
     @property
     def problem(self) -> str:
@@ -77,7 +77,7 @@ class IdentityFiles:
     @property
     def expires_at(self) -> float:
         """Unix time (s) at which the certificate of this process expires."""
-        return self.sessions.identity.peer.not_after
+        return self.keyring.identity.peer.not_after
 
     async def check(self) -> bool:
         """Does what `reload` does, but reads the files in a thread."""
@@ -92,7 +92,7 @@ class IdentityFiles:
         self._load()
 
     def _use(self, identity: Identity) -> None:
-        self.sessions.use(identity)
+        self.keyring.use(identity)
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
 
     def _load(self) -> Identity:

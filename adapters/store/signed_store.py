@@ -39,7 +39,7 @@ from adapters.store.config_store import (
     Unchanged,
 )
 from penstock.wire.identity import BadIdentity, Peer, ProcessRole, SpiffeId
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 MARK = b"penstock-signed-2"
 """First word of a signed value, with the version of this format."""
@@ -102,7 +102,7 @@ class SignedStore:
 
     Args:
         store: the store of the signed values.
-        sessions: holds the identity of this process.
+        keyring: holds the identity of this process.
         prefix: prefix of every key in `store`, in place of `keys.DEFAULT_PREFIX`; fleets that share an etcd cluster use
             different prefixes.
         clock: Unix time, in seconds.
@@ -111,13 +111,13 @@ class SignedStore:
     def __init__(
         self,
         store: ConfigStore,
-        sessions: Sessions,
+        keyring: Keyring,
         *,
         prefix: str = keys.DEFAULT_PREFIX,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._sessions = sessions
+        self._keyring = keyring
         self._prefix = prefix
         self._clock = clock
         self._newest: dict[str, _Newest] = {}
@@ -196,7 +196,7 @@ class SignedStore:
         if isinstance(write, Delete):
             return Delete(self._stored_key(write.key))
         at_ms = self._time_of_signing(write.key)
-        identity, stored_key = self._sessions.identity, self._stored_key(write.key)
+        identity, stored_key = self._keyring.identity, self._stored_key(write.key)
         signature = identity.sign(_message(identity.id.trust_domain, stored_key, at_ms, write.value))
         words = (MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature), self._prefix.encode())
         head = b" ".join(words)
@@ -208,7 +208,7 @@ class SignedStore:
         Raises:
             StoreError: the certificate of this process is not valid then.
         """
-        peer, now_ms = self._sessions.identity.peer, int(self._clock() * 1000)
+        peer, now_ms = self._keyring.identity.peer, int(self._clock() * 1000)
         newest = self._newest.get(key) if _may_be_ahead(key) else self._newest_of(key)
         if newest is not None and newest.at_ms >= now_ms:
             # The clock is behind, or that of the last writer was ahead: others would reject an earlier time.
@@ -253,7 +253,7 @@ class SignedStore:
         """Returns the content of a stored value; raises BadValue."""
         head, _, payload = value.partition(b"\n")
         parts = head.split(b" ")
-        mark, identity = parts[0], self._sessions.identity
+        mark, identity = parts[0], self._keyring.identity
         if mark != MARK or len(parts) != _WORDS or not parts[2].isdigit() or len(parts[2]) > 15:
             other = _MARK_OF_ANY_VERSION.fullmatch(mark)
             if other is not None and mark != MARK:

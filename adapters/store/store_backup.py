@@ -22,7 +22,7 @@ from adapters.files.plain_file import read_plain_file
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError
 from adapters.store.signed_store import SignedStore
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 MAX_FILE_BYTES = 1 << 30
 """Maximum size (bytes) of a file that is read; a fleet has some megabytes."""
@@ -149,14 +149,14 @@ def read_backup(path: Path) -> Backup:
         raise BadBackup(f"{path}: not a backup: {error}; name a file that `penstock backup` wrote") from None
 
 
-async def _read_values(store: ConfigStore, backup: Backup, sessions: Sessions) -> dict[str, bytes]:
+async def _read_values(store: ConfigStore, backup: Backup, keyring: Keyring) -> dict[str, bytes]:
     """Return the content of a backup by key; empty for a value that this fleet did not sign.
 
     Raises:
         RestoreRefused: the backup is of another fleet.
     """
     stored = [KeyValue(backup.prefix + entry.key, entry.value, 1, 1) for entry in backup.entries]
-    items = await SignedStore(store, sessions, prefix=backup.prefix).verify(stored)
+    items = await SignedStore(store, keyring, prefix=backup.prefix).verify(stored)
     values = {item.key: item.value for item in items}
     if not values.get(keys.FLEET):
         raise RestoreRefused(
@@ -167,7 +167,7 @@ async def _read_values(store: ConfigStore, backup: Backup, sessions: Sessions) -
 
 
 async def restore_backup(
-    store: ConfigStore, backup: Backup, sessions: Sessions, *, prefix: str, force: bool, dry_run: bool = False
+    store: ConfigStore, backup: Backup, keyring: Keyring, *, prefix: str, force: bool, dry_run: bool = False
 ) -> RestoredKeys:
     """Write the keys of a backup, signed for this fleet.
 
@@ -176,7 +176,7 @@ async def restore_backup(
 
     Args:
         store: the store without signing.
-        sessions: of the control plane that signs the values.
+        keyring: of the control plane that signs the values.
         prefix: prefix of the fleet's keys in this store.
         force: replace the existing keys, and remove keys that the backup lacks.
         dry_run: check everything, and write nothing.
@@ -186,7 +186,7 @@ async def restore_backup(
             `force` is not set.
         StoreError: the store cannot be read or written.
     """
-    values = await _read_values(store, backup, sessions)
+    values = await _read_values(store, backup, keyring)
     items = (await store.list(prefix + _LAYOUT, values=False)).items
     running = sorted(
         item.key.removeprefix(prefix) for item in items if item.lease_id and _is_control_plane(item.key, prefix)
@@ -206,7 +206,7 @@ async def restore_backup(
     operations += [
         Put(keys.DEFAULT_PREFIX + entry.key, values[keys.DEFAULT_PREFIX + entry.key]) for entry in backup.entries
     ]
-    signed = SignedStore(store, sessions, prefix=prefix)
+    signed = SignedStore(store, keyring, prefix=prefix)
     for batch in () if dry_run else _batches(operations):
         if not (await signed.commit([SameKey(keys.LEADER, 0)], batch)).succeeded:
             raise StoreError("a control plane became leader meanwhile; stop it, and restore again with --force")

@@ -10,7 +10,7 @@ from adapters.access.key_access import caller_of_certificate
 from adapters.access.login_failures import LoginFailures
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.oidc import BadToken, Oidc
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 ADMIN_TOKEN_CALLER = Caller("admin-token", Role.ADMIN)
 """The caller that the admin token authenticates."""
@@ -30,7 +30,7 @@ class Access:
         token: the admin token.
         keys: the API keys; None: there are none.
         oidc: the identity provider; None: there is none.
-        sessions: of this control plane, to verify client certificates; None: a certificate identifies no caller.
+        keyring: of this control plane, to verify client certificates; None: a certificate identifies no caller.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Access:
         token: AdminToken,
         keys: ApiKeys | None = None,
         oidc: Oidc | None = None,
-        sessions: Sessions | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         self._token = token
         self._keys = keys
         self._oidc = oidc
-        self._sessions = sessions
+        self._keyring = keyring
         self.failures = LoginFailures()
 
     async def caller(self, credential: str) -> Caller:
@@ -68,6 +68,6 @@ class Access:
 
     def certificate_caller(self, certificate: bytes | None) -> Caller | None:
         """Return the caller that a client certificate (DER) identifies; None if its holder has no role."""
-        if self._sessions is None:
+        if self._keyring is None:
             return None
-        return caller_of_certificate(self._sessions, certificate, time.time())
+        return caller_of_certificate(self._keyring, certificate, time.time())

@@ -14,7 +14,7 @@ import msgspec
 
 from adapters.access.callers import Caller
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys, Purpose
 
 HEADER = "x-penstock-caller"
 
@@ -47,22 +47,22 @@ def request_digest(method: str, target: str, body: bytes) -> str:
     return sha256(b"%b %b\n%b" % (method.encode(), target.encode(), body)).hexdigest()
 
 
-def seal_caller(caller: Caller, client: str, request: str, session: Session, now: float) -> str:
+def seal_caller(caller: Caller, client: str, request: str, peer_keys: PeerKeys, now: float) -> str:
     """Returns the header's value, signed for the leader."""
     forwarded = ForwardedCaller(caller, client, request, now, secrets.token_hex(16))
-    return session.seal(Purpose.CALLER, msgspec.json.encode(forwarded))
+    return peer_keys.seal(Purpose.CALLER, msgspec.json.encode(forwarded))
 
 
 class ForwardedCallers:
     """Verifies forwarded callers at the leader.
 
     Args:
-        sessions: of this control plane.
+        keyring: of this control plane.
         clock: Unix time, in seconds.
     """
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float]) -> None:
-        self._sessions = sessions
+    def __init__(self, keyring: Keyring, clock: Callable[[], float]) -> None:
+        self._keyring = keyring
         self._clock = clock
         self._used: dict[str, float] = {}
         """Accepted nonces with the time (s) until which they are remembered, oldest first."""
@@ -79,16 +79,16 @@ class ForwardedCallers:
         """
         now = self._clock()
         try:
-            self._sessions.session_with(decode_certificate(certificate), now)
-            payload, session = self._sessions.open(Purpose.CALLER, token, now)
+            self._keyring.keys_with(decode_certificate(certificate), now)
+            payload, peer_keys = self._keyring.open(Purpose.CALLER, token, now)
             forwarded = msgspec.json.decode(payload, type=ForwardedCaller)
         except (BadIdentity, BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ForgedCaller(str(error)) from None
-        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
-            raise ForgedCaller(f"{session.peer.id} is not a control plane")
+        if peer_keys.peer.id.role is not ProcessRole.CONTROL_PLANE:
+            raise ForgedCaller(f"{peer_keys.peer.id} is not a control plane")
         if abs(now - forwarded.at) > LIFETIME_S:
             raise ForgedCaller(f"signed {now - forwarded.at:.1f} s ago; check that the clocks are synchronised")
-        return session.peer.id, forwarded
+        return peer_keys.peer.id, forwarded
 
     def accept(self, token: str, certificate: str, request: str) -> ForwardedCaller:
         """Return the caller of a forwarded request, and record the nonce.

@@ -24,7 +24,7 @@ from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import request_digest, seal_caller
 from penstock.wire import identity
 from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
-from penstock.wire.session import Session, Sessions
+from penstock.wire.peer_keys import Keyring, PeerKeys
 
 CONNECT_TIMEOUT_S = 1.0
 """Timeout (s) to connect to the leader, and to wait for a free connection while all are in use."""
@@ -70,7 +70,7 @@ class LeaderClient:
 
     Args:
         member: this control plane.
-        sessions: of this control plane.
+        keyring: of this control plane.
         tls: returns the context for a new connection; None: the system's trust store.
         clock: Unix time, in seconds.
     """
@@ -78,15 +78,15 @@ class LeaderClient:
     def __init__(
         self,
         member: Member,
-        sessions: Sessions,
+        keyring: Keyring,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._member = member
-        self._sessions = sessions
-        self._sessions_by_url: dict[str, Session] = {}
-        """The session with the last leader, by its URL."""
+        self._keyring = keyring
+        self._keys_by_url: dict[str, PeerKeys] = {}
+        """The keys shared with the last leader, by its URL."""
         self._clock = clock
         self._reachable = True
         system_trust = ssl.create_default_context()
@@ -124,8 +124,8 @@ class LeaderClient:
             async with asyncio.timeout(within_s):
                 reply = await self._signed(leader, request)
                 if reply.status == 401:
-                    # The leader's certificate may have been renewed, so the session is established again.
-                    self._sessions_by_url.clear()
+                    # The leader's certificate may have been renewed, so the keys are derived again.
+                    self._keys_by_url.clear()
                     reply = await self._signed(leader, request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             reason = str(error) or type(error).__name__
@@ -166,31 +166,31 @@ class LeaderClient:
                     raise httpx.ReadError(f"more than {MAX_RESPONSE_BYTES} bytes")
             return LeaderResponse(response.status_code, dict(response.headers), bytes(received))
 
-    async def _session(self, leader: Member) -> Session:
-        """Return the session with the leader; raises LeaderUnavailable if another process has the leader's address."""
-        known = self._sessions_by_url.get(leader.url)
+    async def _peer_keys(self, leader: Member) -> PeerKeys:
+        """Return the keys shared with the leader; raises LeaderUnavailable if another process has its address."""
+        known = self._keys_by_url.get(leader.url)
         if known is not None:
             with suppress(BadIdentity):
-                return self._sessions.session_with(known.peer.certificate, self._clock())
+                return self._keyring.keys_with(known.peer.certificate, self._clock())
         reply = await self._exchange("GET", leader.url + identity.PATH, {}, b"")
         try:
-            session = self._sessions.session_with(decode_certificate(reply.body), self._clock())
+            peer_keys = self._keyring.keys_with(decode_certificate(reply.body), self._clock())
         except BadIdentity as error:
             raise self._unavailable(leader, f"its certificate is not valid, so nothing was sent: {error}") from None
-        if (session.peer.id.role, session.peer.id.name) != (ProcessRole.CONTROL_PLANE, leader.name):
-            raise self._unavailable(leader, f"{session.peer.id} has its address, so nothing was sent")
-        self._sessions_by_url = {leader.url: session}
-        return session
+        if (peer_keys.peer.id.role, peer_keys.peer.id.name) != (ProcessRole.CONTROL_PLANE, leader.name):
+            raise self._unavailable(leader, f"{peer_keys.peer.id} has its address, so nothing was sent")
+        self._keys_by_url = {leader.url: peer_keys}
+        return peer_keys
 
     async def _signed(self, leader: Member, request: ForwardedRequest) -> LeaderResponse:
-        session = await self._session(leader)
+        peer_keys = await self._peer_keys(leader)
         # httpx percent-encodes some characters; the signature covers the target that the leader receives.
         target = httpx.URL(request.target).raw_path.decode()
         digest = request_digest(request.method, target, request.body)
         signed = {
             **request.headers,
-            forwarded_caller.HEADER: seal_caller(request.caller, request.client, digest, session, self._clock()),
-            identity.HEADER: encode_certificate(self._sessions.identity.peer.certificate),
+            forwarded_caller.HEADER: seal_caller(request.caller, request.client, digest, peer_keys, self._clock()),
+            identity.HEADER: encode_certificate(self._keyring.identity.peer.certificate),
         }
         return await self._exchange(request.method, leader.url + target, signed, request.body)
 

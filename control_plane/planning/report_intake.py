@@ -18,7 +18,7 @@ from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
-from penstock.wire.session import BadSignature, Purpose, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, Purpose
 from penstock.wire.signed_report import ReportHead, authenticate_head
 
 MAX_REPORT_BYTES = 1024 * 1024
@@ -59,7 +59,7 @@ class ReportIntake:
     """Verifies, validates and accepts reports.
 
     Args:
-        sessions: sessions with agents, which verify the signatures of reports.
+        keyring: verifies the signatures of reports.
         fleet: the snapshot that reports update.
         policy: returns the policy in force; None before the first policy.
         leading: returns whether this control plane leads, and the leader's base URL.
@@ -69,7 +69,7 @@ class ReportIntake:
 
     def __init__(
         self,
-        sessions: Sessions,
+        keyring: Keyring,
         fleet: FleetSnapshot,
         *,
         policy: Callable[[], Policy | None],
@@ -77,7 +77,7 @@ class ReportIntake:
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
-        self._sessions = sessions
+        self._keyring = keyring
         self._fleet = fleet
         self._policy = policy
         self._leading = leading
@@ -96,7 +96,7 @@ class ReportIntake:
         Raises:
             BadIdentity, BadSignature: an agent of the fleet did not sign the report for this control plane.
         """
-        return authenticate_head(self._sessions, headers, self._clock(), purpose)
+        return authenticate_head(self._keyring, headers, self._clock(), purpose)
 
     def admit(self, headers: Mapping[str, str]) -> ReportHead:
         """Return the head of a report, as `authenticate`, and count a report that is rejected.

@@ -22,7 +22,7 @@ from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.fleet_budgets import FleetBudgets, StaleExchange
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, requests, seal_answer
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.session import BadSignature
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.signed_report import ReportHead
 
 MAX_EXCHANGE_BYTES = 1024 * 1024
@@ -99,7 +99,7 @@ class BudgetLeader:
             raise ExchangeRefused(409, str(error)) from None
         if self._leading() is not fleet:
             raise ExchangeRefused(503, f"the leadership changed before {sender} was answered")
-        return seal_answer(answer, head.digest, head.session)
+        return seal_answer(answer, head.digest, head.peer_keys)
 
     async def tick(self) -> None:
         """Begin or end the division of budgets with the leadership; end leases; save totals of money."""

@@ -37,10 +37,10 @@ CHECK_S = 0.005
 
 async def apply(endpoint: str, identity_dir: Path, directory: Path, regions: list[str]) -> None:
     """Follow the store until standard input ends."""
-    sessions = IdentityFiles(identity_dir, ProcessRole.CONTROL_PLANE, "bench").sessions
+    keyring = IdentityFiles(identity_dir, ProcessRole.CONTROL_PLANE, "bench").keyring
     agents = []
     for at, region in enumerate(regions):
-        store = SignedStore(EtcdStore((endpoint,)), sessions)
+        store = SignedStore(EtcdStore((endpoint,)), keyring)
         config = ActiveConfig(region, store, directory / str(at), Random(at), partial(_in_force, str(at)))
         config.start()
         agents.append((config, store))

@@ -49,7 +49,7 @@ from penstock.tenancy.tenant_record import (
     shard_of,
 )
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 BENCH = Caller("bench", Role.OPERATOR)
 MIB = 1024 * 1024
@@ -68,9 +68,9 @@ def main() -> None:
 
 
 async def _bench(directory: Path, tenants: int, keys_each: int, changes: int) -> None:
-    sessions = _sessions(directory)
+    keyring = _keyring(directory)
     with start_etcd(directory / "etcd", quota_bytes=8 * 1024 * MIB) as etcd:
-        store = SignedStore(EtcdStore([etcd.endpoint]), sessions)
+        store = SignedStore(EtcdStore([etcd.endpoint]), keyring)
         seconds, sizes = await _fill(store, tenants, keys_each)
         print(f"{tenants} tenants with {tenants * keys_each} keys: written in {SHARDS} shards in {seconds:.1f} s")
         print(f"shard: mean {sum(sizes) / len(sizes) / 1000:.1f} kB, largest {max(sizes) / 1000:.1f} kB")
@@ -180,11 +180,11 @@ def _tenant_store(store: ConfigStore, name: str) -> TenantStore:
     return TenantStore(store, AuditLog(store), name, rng=Random(), clock=time.time)
 
 
-def _sessions(directory: Path) -> Sessions:
+def _keyring(directory: Path) -> Keyring:
     authority = create_authority(directory / "authority", "bench")
     identity = directory / "identity"
     issue_identity(authority, SpiffeId("bench", ProcessRole.CONTROL_PLANE, "bench"), ("127.0.0.1",), identity)
-    return IdentityFiles(identity, ProcessRole.CONTROL_PLANE, "bench").sessions
+    return IdentityFiles(identity, ProcessRole.CONTROL_PLANE, "bench").keyring
 
 
 def _etcd_bytes(directory: Path) -> int:

@@ -17,7 +17,7 @@ from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class
 from penstock.wire import identity
 from penstock.wire.identity import decode_certificate
-from penstock.wire.session import Session, Sessions
+from penstock.wire.peer_keys import Keyring, PeerKeys
 from penstock.wire.signed_report import PATH, report_headers
 
 CONNECTIONS = 8
@@ -43,7 +43,7 @@ class ReportStorm:
     """
 
     def __init__(self, directory: Path, region: str, regions: tuple[str, ...], model: str, where: str) -> None:
-        self._sessions = Sessions(load_identity(directory, time.time()))
+        self._keyring = Keyring(load_identity(directory, time.time()))
         self._region = region
         row = DemandReport(model, residency_class(frozenset(regions)).name, regions, 0.0)
         self._report = AgentReport(region, AGENT, time.time_ns(), 0, time.time(), demand=(row,) * REPORT_ROWS)
@@ -65,27 +65,27 @@ class ReportStorm:
         while not stopped.is_set():
             connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
             try:
-                session = self._introduced(connection)
+                peer_keys = self._introduced(connection)
                 while not stopped.is_set():
-                    self._count(self._send(connection, session))
+                    self._count(self._send(connection, peer_keys))
             except (OSError, http.client.HTTPException):
                 self._count(0)
                 stopped.wait(0.1)
             finally:
                 connection.close()
 
-    def _introduced(self, connection: http.client.HTTPConnection) -> Session:
+    def _introduced(self, connection: http.client.HTTPConnection) -> PeerKeys:
         connection.request("GET", identity.PATH)
-        return self._sessions.session_with(decode_certificate(connection.getresponse().read()), time.time())
+        return self._keyring.keys_with(decode_certificate(connection.getresponse().read()), time.time())
 
-    def _send(self, connection: http.client.HTTPConnection, session: Session) -> int:
+    def _send(self, connection: http.client.HTTPConnection, peer_keys: PeerKeys) -> int:
         with self._seq_lock:
             self._seq += 1
             report = msgspec.structs.replace(self._report, seq=self._seq, sent_at=time.time())
         body = msgspec.msgpack.encode(report)
         headers = {
             "content-type": "application/msgpack",
-            **report_headers(session, self._sessions.identity.peer.certificate, body),
+            **report_headers(peer_keys, self._keyring.identity.peer.certificate, body),
         }
         connection.request("POST", PATH, body, headers)
         response = connection.getresponse()

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.peer_keys import BadSignature, PeerKeys, Purpose
 from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.session import BadSignature, Purpose, Session
 
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -45,33 +45,33 @@ AnswerT = TypeVar("AnswerT")
 
 
 def open_question(
-    opened: tuple[bytes, Session], decoder: msgspec.json.Decoder[QuestionT], here: str, now: float
-) -> tuple[QuestionT, Session] | str:
-    """Returns a question and the session with its sender, or the reason for its rejection.
+    opened: tuple[bytes, PeerKeys], decoder: msgspec.json.Decoder[QuestionT], here: str, now: float
+) -> tuple[QuestionT, PeerKeys] | str:
+    """Returns a question and the keys shared with its sender, or the reason for its rejection.
 
     Args:
-        opened: the payload, and the session with whose key it is signed.
+        opened: the payload, and the keys by which it is signed.
         here: the region that received the question.
         now: Unix time, in seconds.
     """
-    payload, session = opened
+    payload, peer_keys = opened
     try:
         question = decoder.decode(payload)
     except _UNDECODABLE as error:
         return str(error)
-    signer = session.peer.id
+    signer = peer_keys.peer.id
     if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, question.agent, question.origin):
         return f"{signer} may not sign for agent {question.agent} of region {question.origin}"
     if question.server != here:
         return f"meant for {question.server}, this is {here}"
     if not abs(now - question.sent_at) <= CLOCK_SKEW_S:
         return f"signed {now - question.sent_at:.1f} s ago; check that the clocks are synchronised"
-    return question, session
+    return question, peer_keys
 
 
-def seal_answer(content: bytes, question: AgentQuestion, purpose: Purpose, session: Session) -> bytes:
+def seal_answer(content: bytes, question: AgentQuestion, purpose: Purpose, peer_keys: PeerKeys) -> bytes:
     """Returns the body of an answer: the signature, a line feed, and the content."""
-    return session.sign(purpose, question.nonce.encode() + content).encode() + b"\n" + content
+    return peer_keys.sign(purpose, question.nonce.encode() + content).encode() + b"\n" + content
 
 
 def open_answer(
@@ -79,7 +79,7 @@ def open_answer(
     question: AgentQuestion,
     decoder: msgspec.json.Decoder[AnswerT],
     purpose: Purpose,
-    session: Session,
+    peer_keys: PeerKeys,
 ) -> AnswerT:
     """Verifies and decodes the answer to `question`.
 
@@ -87,18 +87,18 @@ def open_answer(
         BadSignature: the body is not an answer to this question.
     """
     signature, _, content = body.partition(b"\n")
-    session.check(purpose, question.nonce.encode() + content, signature.decode("latin-1"))
+    peer_keys.check(purpose, question.nonce.encode() + content, signature.decode("latin-1"))
     try:
         return decoder.decode(content)
     except _UNDECODABLE as error:
         raise BadSignature(f"the signed answer cannot be decoded: {error}") from None
 
 
-def require_region(region: str, question: AgentQuestion, session: Session) -> None:
+def require_region(region: str, question: AgentQuestion, peer_keys: PeerKeys) -> None:
     """Checks the region that an answer states.
 
     Raises:
         BadSignature: it is not the asked region, or not that of the agent that signed the answer.
     """
-    if region != question.server or region != session.peer.id.region:
-        raise BadSignature(f"asked {question.server}, but {region} responded as {session.peer.id}")
+    if region != question.server or region != peer_keys.peer.id.region:
+        raise BadSignature(f"asked {question.server}, but {region} responded as {peer_keys.peer.id}")

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.tenancy.budget_lease import MAX_USES, BudgetKey, BudgetLease, BudgetUse
-from penstock.wire.session import BadSignature, Purpose, Session
+from penstock.wire.peer_keys import BadSignature, PeerKeys, Purpose
 
 PATH: Final = "/v1/budget-leases"
 
@@ -89,25 +89,25 @@ requests = msgspec.msgpack.Decoder(ExchangeRequest)
 _answers = msgspec.msgpack.Decoder(ExchangeAnswer)
 
 
-def seal_answer(answer: ExchangeAnswer, digest: str, session: Session) -> bytes:
+def seal_answer(answer: ExchangeAnswer, digest: str, peer_keys: PeerKeys) -> bytes:
     """Returns the body of an answer: the signature, a line feed, and the answer as MessagePack.
 
     Args:
         digest: Content-Digest of the request.
-        session: of the leader with the agent.
+        peer_keys: of the leader with the agent.
     """
     body = msgspec.msgpack.encode(answer)
-    return session.sign(Purpose.BUDGET_LEASES, digest.encode() + body).encode() + b"\n" + body
+    return peer_keys.sign(Purpose.BUDGET_LEASES, digest.encode() + body).encode() + b"\n" + body
 
 
-def open_answer(body: bytes, digest: str, session: Session) -> ExchangeAnswer:
+def open_answer(body: bytes, digest: str, peer_keys: PeerKeys) -> ExchangeAnswer:
     """Verifies and decodes the answer to the request with a digest.
 
     Raises:
-        BadSignature: the body is not the answer of the session's peer to the request, or cannot be decoded.
+        BadSignature: the body is not the answer of the peer to the request, or cannot be decoded.
     """
     signature, _, content = body.partition(b"\n")
-    session.check(Purpose.BUDGET_LEASES, digest.encode() + content, signature.decode("latin-1"))
+    peer_keys.check(Purpose.BUDGET_LEASES, digest.encode() + content, signature.decode("latin-1"))
     try:
         return _answers.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

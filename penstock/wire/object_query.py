@@ -13,7 +13,7 @@ import msgspec
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS
 from penstock.wire import agent_question
 from penstock.wire.agent_question import open_question, require_region
-from penstock.wire.session import Purpose, Session, Sessions
+from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
 
 HEADER: Final = "x-penstock-object"
 
@@ -49,13 +49,13 @@ _queries: Final = msgspec.json.Decoder(ObjectQuery)
 _answers: Final = msgspec.json.Decoder(ObjectAnswer)
 
 
-def seal_query(query: ObjectQuery, session: Session) -> str:
+def seal_query(query: ObjectQuery, peer_keys: PeerKeys) -> str:
     """Returns the value of the header: the signed question."""
-    return session.seal(Purpose.OBJECT, msgspec.json.encode(query))
+    return peer_keys.seal(Purpose.OBJECT, msgspec.json.encode(query))
 
 
-def open_query(token: str, sessions: Sessions, here: str, now: float) -> tuple[ObjectQuery, Session] | str:
-    """Returns the question in a header and the session with its sender, or the reason for its rejection.
+def open_query(token: str, keyring: Keyring, here: str, now: float) -> tuple[ObjectQuery, PeerKeys] | str:
+    """Returns the question in a header and the keys shared with its sender, or the reason for its rejection.
 
     Args:
         here: the region that received the question.
@@ -64,20 +64,20 @@ def open_query(token: str, sessions: Sessions, here: str, now: float) -> tuple[O
     Raises:
         BadSignature: the sender is unknown, or did not sign the question for this agent.
     """
-    return open_question(sessions.open(Purpose.OBJECT, token, now), _queries, here, now)
+    return open_question(keyring.open(Purpose.OBJECT, token, now), _queries, here, now)
 
 
-def seal_answer(answer: ObjectAnswer, query: ObjectQuery, session: Session) -> bytes:
+def seal_answer(answer: ObjectAnswer, query: ObjectQuery, peer_keys: PeerKeys) -> bytes:
     """Returns the body of an answer: the signature, a line feed, and the answer as JSON."""
-    return agent_question.seal_answer(msgspec.json.encode(answer), query, Purpose.OBJECT_ANSWER, session)
+    return agent_question.seal_answer(msgspec.json.encode(answer), query, Purpose.OBJECT_ANSWER, peer_keys)
 
 
-def open_answer(body: bytes, query: ObjectQuery, session: Session) -> ObjectAnswer:
+def open_answer(body: bytes, query: ObjectQuery, peer_keys: PeerKeys) -> ObjectAnswer:
     """Verifies and decodes the answer to `query`.
 
     Raises:
         BadSignature: the body is not an answer of the asked region to this question.
     """
-    answer = agent_question.open_answer(body, query, _answers, Purpose.OBJECT_ANSWER, session)
-    require_region(answer.region, query, session)
+    answer = agent_question.open_answer(body, query, _answers, Purpose.OBJECT_ANSWER, peer_keys)
+    require_region(answer.region, query, peer_keys)
     return answer

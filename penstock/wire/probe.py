@@ -16,7 +16,7 @@ from penstock.health.engines.engine_facts import MAX_CONTEXT_TOKENS
 from penstock.routing.prefixes.prefix_sketch import decode_sketch, digest_of
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.agent_question import open_answer, open_question, require_region, seal_answer
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys, Purpose
 
 HEADER = "x-penstock-probe"
 
@@ -111,40 +111,40 @@ _questions = msgspec.json.Decoder(ProbeRequest)
 _answers = msgspec.json.Decoder(ProbeResponse)
 
 
-def seal_request(question: ProbeRequest, session: Session) -> str:
+def seal_request(question: ProbeRequest, peer_keys: PeerKeys) -> str:
     """Returns the value of the probe header: the signed request."""
-    return session.seal(Purpose.PROBE, msgspec.json.encode(question))
+    return peer_keys.seal(Purpose.PROBE, msgspec.json.encode(question))
 
 
-def open_request(token: str, sessions: Sessions, here: str, now: float) -> tuple[ProbeRequest, Session] | str:
-    """Returns the request in a probe header and the session with its sender, or the reason for its rejection.
+def open_request(token: str, keyring: Keyring, here: str, now: float) -> tuple[ProbeRequest, PeerKeys] | str:
+    """Returns the request in a probe header and the keys shared with its sender, or the reason for its rejection.
 
     Args:
-        sessions: contain the session with the sender, whose certificate came with the probe.
+        keyring: contains the keys shared with the sender, whose certificate came with the probe.
         here: the region that received the probe.
         now: Unix time, in seconds.
 
     Raises:
         BadSignature: the sender is unknown, or did not sign the request for this agent.
     """
-    return open_question(sessions.open(Purpose.PROBE, token, now), _questions, here, now)
+    return open_question(keyring.open(Purpose.PROBE, token, now), _questions, here, now)
 
 
-def seal_response(answer: ProbeResponse, question: ProbeRequest, session: Session) -> bytes:
+def seal_response(answer: ProbeResponse, question: ProbeRequest, peer_keys: PeerKeys) -> bytes:
     """Returns the body of a probe response: the signature, a line feed, and the response as JSON."""
-    return seal_answer(msgspec.json.encode(answer), question, Purpose.PROBE_ANSWER, session)
+    return seal_answer(msgspec.json.encode(answer), question, Purpose.PROBE_ANSWER, peer_keys)
 
 
-def open_response(body: bytes, question: ProbeRequest, session: Session) -> ProbeResponse:
+def open_response(body: bytes, question: ProbeRequest, peer_keys: PeerKeys) -> ProbeResponse:
     """Verifies and decodes the response to `question`.
 
     Raises:
         BadSignature: the body is not a response of the probed region to this request, or is out of range.
     """
-    answer = open_answer(body, question, _answers, Purpose.PROBE_ANSWER, session)
+    answer = open_answer(body, question, _answers, Purpose.PROBE_ANSWER, peer_keys)
     if not _is_possible(answer):
         raise BadSignature("the signed probe response has impossible content")
-    require_region(answer.region, question, session)
+    require_region(answer.region, question, peer_keys)
     return answer
 
 

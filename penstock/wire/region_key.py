@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 
 from penstock.wire.fleet_prefix import DEFAULT_PREFIX
-from penstock.wire.session import BadSignature
+from penstock.wire.peer_keys import BadSignature
 
 KEY_BYTES = 32
 

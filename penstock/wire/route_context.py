@@ -15,7 +15,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys, Purpose
 
 HEADER = "x-penstock-route"
 
@@ -138,26 +138,26 @@ class ReplayGuard:
         return True
 
 
-def seal(context: RouteContext, session: Session) -> str:
+def seal(context: RouteContext, peer_keys: PeerKeys) -> str:
     """Returns the value of the route header: the context, signed for one agent of the serving region."""
-    return session.seal(Purpose.ROUTE, msgspec.json.encode(context))
+    return peer_keys.seal(Purpose.ROUTE, msgspec.json.encode(context))
 
 
 _decoder = msgspec.json.Decoder(RouteContext)
 
 
-def accept(token: str, sessions: Sessions, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
+def accept(token: str, keyring: Keyring, policy: Policy, here: str, now: float) -> RouteContext | Refusal:
     """Validates a forwarded request at region `here`: signature, destination, age, and residency.
 
     The residency mask is computed again under this agent's own policy. Both that policy and the origin's must permit
     `here`, so that an origin with an older policy cannot override a newer one.
     """
     try:
-        payload, session = sessions.open(Purpose.ROUTE, token, now)
+        payload, peer_keys = keyring.open(Purpose.ROUTE, token, now)
         context = _decoder.decode(payload)
     except (BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal(Reason.BAD_ROUTE_CONTEXT, str(error))
-    return check(context, session.peer.id, policy, here, now) or context
+    return check(context, peer_keys.peer.id, policy, here, now) or context
 
 
 def check(context: RouteContext, signer: SpiffeId, policy: Policy, here: str, now: float) -> Refusal | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.wire import identity
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate, encode_certificate
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys, Purpose
 
 PATH = "/v1/reports"
 
@@ -35,8 +35,8 @@ class ReportHead(msgspec.Struct, frozen=True):
     sender: SpiffeId
     digest: str
     """Content-Digest of the body."""
-    session: Session
-    """The session with the sender, which signs the answer."""
+    peer_keys: PeerKeys
+    """The keys shared with the sender, which sign the answer."""
 
     def verify(self, body: bytes) -> None:
         """Raises BadSignature unless `body` is the body that the sender signed."""
@@ -45,12 +45,12 @@ class ReportHead(msgspec.Struct, frozen=True):
 
 
 def report_headers(
-    session: Session, certificate: bytes, body: bytes, purpose: Purpose = Purpose.REPORT
+    peer_keys: PeerKeys, certificate: bytes, body: bytes, purpose: Purpose = Purpose.REPORT
 ) -> dict[str, str]:
     """Returns the headers of a report.
 
     Args:
-        session: the sender's session with the receiver.
+        peer_keys: the keys that the sender shares with the receiver.
         certificate: the sender's certificate (DER).
         body: the encoded report.
         purpose: the kind of message, if it is no report.
@@ -59,17 +59,17 @@ def report_headers(
     return {
         identity.HEADER: encode_certificate(certificate),
         DIGEST_HEADER: digest,
-        SIGNATURE_HEADER: session.sign(purpose, digest.encode()),
+        SIGNATURE_HEADER: peer_keys.sign(purpose, digest.encode()),
     }
 
 
 def authenticate_head(
-    sessions: Sessions, headers: Mapping[str, str], now: float, purpose: Purpose = Purpose.REPORT
+    keyring: Keyring, headers: Mapping[str, str], now: float, purpose: Purpose = Purpose.REPORT
 ) -> ReportHead:
     """Returns the head of a report from its headers.
 
     Args:
-        sessions: of the receiver.
+        keyring: of the receiver.
         headers: names in lower case.
         now: Unix time, in seconds.
         purpose: the kind of message, if it is no report.
@@ -81,12 +81,12 @@ def authenticate_head(
     digest, signature = headers.get(DIGEST_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
     if not digest.isascii() or len(digest) > MAX_DIGEST:
         raise BadSignature(f"{DIGEST_HEADER} is not a SHA-256 digest")
-    session = sessions.session_with(decode_certificate(headers.get(identity.HEADER, "")), now)
-    session.check(purpose, digest.encode(), signature[:MAX_SIGNATURE])
-    sender = session.peer.id
+    peer_keys = keyring.keys_with(decode_certificate(headers.get(identity.HEADER, "")), now)
+    peer_keys.check(purpose, digest.encode(), signature[:MAX_SIGNATURE])
+    sender = peer_keys.peer.id
     if sender.role is not ProcessRole.AGENT:
         raise BadIdentity(f"{sender} is not an agent")
-    return ReportHead(sender, digest, session)
+    return ReportHead(sender, digest, peer_keys)
 
 
 def content_digest(body: bytes) -> str:

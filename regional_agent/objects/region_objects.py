@@ -18,7 +18,7 @@ from penstock.health.region_health import RegionState
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS, ObjectLocation
 from penstock.wire import object_query
 from penstock.wire.object_query import ObjectAnswer, ObjectQuery
-from penstock.wire.session import BadSignature, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.peer_prober import PeerProber
@@ -50,7 +50,7 @@ class RegionObjects:
 
         Args:
             agent: this start of the agent.
-            peers: state, address and session of the other regions.
+            peers: state, address and keys of the other regions.
             connections: connections to agents.
         """
         self._agent = agent
@@ -85,12 +85,12 @@ class RegionObjects:
 
     async def _ask(self, region: str, tenant: str, object_id: str) -> ObjectLocation | None:
         address = self._peers.address(region)
-        session = None if address is None else self._peers.session(region, address)
-        if address is None or session is None:
+        peer_keys = None if address is None else self._peers.peer_keys(region, address)
+        if address is None or peer_keys is None:
             return None
         nonce, agent = os.urandom(16).hex(), self._agent
         query = ObjectQuery(agent.region, agent.name, region, nonce, time.time(), tenant, object_id)
-        headers = [(object_query.HEADER.encode(), object_query.seal_query(query, session).encode())]
+        headers = [(object_query.HEADER.encode(), object_query.seal_query(query, peer_keys).encode())]
         request = FetchRequest(object_query.PATH, headers)
         try:
             fetched = await fetch(
@@ -98,7 +98,7 @@ class RegionObjects:
             )
             if fetched.status != 200:
                 return None
-            answer = object_query.open_answer(fetched.body, query, session)
+            answer = object_query.open_answer(fetched.body, query, peer_keys)
         except UpstreamError:
             return None
         except BadSignature as error:
@@ -110,16 +110,16 @@ class RegionObjects:
 class ObjectQueryReader:
     """Reads and answers the questions of other regions' agents."""
 
-    def __init__(self, region: str, sessions: Sessions, config: ActiveConfig) -> None:
+    def __init__(self, region: str, keyring: Keyring, config: ActiveConfig) -> None:
         """Create a reader.
 
         Args:
             region: the region of this agent.
-            sessions: verify questions and sign answers.
+            keyring: verifies questions and signs answers.
             config: the policy in force, which lists the regions.
         """
         self._region = region
-        self._sessions = sessions
+        self._keyring = keyring
         self._config = config
 
     def read(self, token: bytes | None) -> ObjectQuestion | tuple[int, bytes]:
@@ -132,18 +132,16 @@ class ObjectQueryReader:
         if policy is None:
             return 503, b"no policy yet\n"
         try:
-            opened = object_query.open_query(
-                (token or b"").decode("latin-1"), self._sessions, self._region, time.time()
-            )
+            opened = object_query.open_query((token or b"").decode("latin-1"), self._keyring, self._region, time.time())
         except BadSignature as error:
             return 401, f"{error}\n".encode()
         if isinstance(opened, str):
             return 403, f"{opened}\n".encode()
-        query, session = opened
+        query, peer_keys = opened
         if query.origin not in policy.regions or query.origin == self._region:
             return 403, b"not another region of the policy\n"
         return ObjectQuestion(
-            query.tenant, query.object_id, lambda answer: object_query.seal_answer(answer, query, session)
+            query.tenant, query.object_id, lambda answer: object_query.seal_answer(answer, query, peer_keys)
         )
 
 

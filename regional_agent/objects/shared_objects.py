@@ -21,8 +21,8 @@ from typing import Annotated, Final
 import msgspec
 
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS, OBJECT_LIFETIME_S, ObjectLocation
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import RegionKey
-from penstock.wire.session import BadSignature
 from regional_agent.shared_load.redis_script import RegionRedis
 from regional_agent.shared_load.shared_entries import EntryKind, Operation, SharedEntries
 

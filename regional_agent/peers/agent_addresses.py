@@ -21,8 +21,8 @@ from adapters.store.config_store import Changed, ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.members import AgentMember
 from penstock.wire.identity import BadIdentity, decode_certificate
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.reserved_addresses import is_reserved
-from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.state_file import StateFile
 from regional_agent.upstream.address import Address
@@ -54,7 +54,7 @@ class AgentAddresses:
         state_dir: Path,
         fixed: Mapping[str, Sequence[str]],
         rng: Random,
-        sessions: Sessions,
+        keyring: Keyring,
         *,
         allow_plaintext: bool = False,
     ) -> None:
@@ -62,11 +62,11 @@ class AgentAddresses:
 
         Args:
             fixed: base URLs by region that replace the agents' registered addresses.
-            sessions: records the certificates of the agents.
+            keyring: records the certificates of the agents.
             allow_plaintext: whether http URLs are used. If not, agents registered with an http URL have no address.
         """
         self._store = store
-        self._sessions = sessions
+        self._keyring = keyring
         self._allow_plaintext = allow_plaintext
         self._fixed = {region: self._usable(urls, region) for region, urls in fixed.items()}
         self._members: dict[str, AgentMember] = {}
@@ -189,7 +189,7 @@ class AgentAddresses:
 
     def _introduce(self, member: AgentMember) -> None:
         try:
-            self._sessions.introduce(decode_certificate(member.certificate), time.time())
+            self._keyring.introduce(decode_certificate(member.certificate), time.time())
         except BadIdentity as error:
             # The probes of the agent also contain its certificate.
             log.warning("certificate ignored", region=member.region, agent=member.name, reason=str(error))

@@ -15,7 +15,7 @@ from contextlib import suppress
 import structlog
 
 from penstock.wire.identity import BadIdentity, SpiffeId
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.upstream.address import Address
 
 TRIES = 8
@@ -27,35 +27,35 @@ CONNECT_TIMEOUT_S = 1.0
 log = structlog.get_logger()
 
 
-async def other_process_behind(address: Address, tls: Callable[[], ssl.SSLContext], sessions: Sessions) -> str:
+async def other_process_behind(address: Address, tls: Callable[[], ssl.SSLContext], keyring: Keyring) -> str:
     """Return the SPIFFE ID of another process that answers at the address of this agent; empty if there is none.
 
     The gateway may be down, or not reachable from here: the check ends with the first connection that fails.
 
     Args:
         tls: returns the TLS context for connections to agents.
-        sessions: the identity of this agent.
+        keyring: the identity of this agent.
     """
     for _ in range(TRIES):
         try:
-            found = await _process_at(address, tls(), sessions)
+            found = await _process_at(address, tls(), keyring)
         except (OSError, TimeoutError) as error:
             log.warning("gateway not checked", address=str(address), reason=str(error) or "it does not answer in time")
             return ""
         except BadIdentity as error:
             return str(error)
-        if found != sessions.identity.id:
+        if found != keyring.identity.id:
             return str(found)
     return ""
 
 
-async def _process_at(address: Address, tls: ssl.SSLContext, sessions: Sessions) -> SpiffeId:
+async def _process_at(address: Address, tls: ssl.SSLContext, keyring: Keyring) -> SpiffeId:
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         name = address.server_name or address.host
         _, writer = await asyncio.open_connection(address.host, address.port, ssl=tls, server_hostname=name)
     try:
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return sessions.identity.trust.verify(certificate, time.time()).id
+        return keyring.identity.trust.verify(certificate, time.time()).id
     finally:
         writer.close()
         with suppress(OSError, TimeoutError):

@@ -21,8 +21,8 @@ from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys
 from penstock.wire.probe import ProbeRequest, ProbeResponse
-from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_addresses import AgentAddresses
@@ -88,7 +88,7 @@ class PeerProber:
     def __init__(
         self,
         agent: AgentInstance,
-        sessions: Sessions,
+        keyring: Keyring,
         connections: UpstreamPool,
         directory: AgentAddresses,
         credits: CreditRequests,
@@ -98,7 +98,7 @@ class PeerProber:
 
         Args:
             agent: this start of the agent.
-            sessions: authenticate probes.
+            keyring: authenticates probes.
             credits: the spill credits to request.
         """
         self.on_failed: Callable[[], None] = lambda: None
@@ -107,7 +107,7 @@ class PeerProber:
         """The other regions of the policy, by name."""
         self._region = agent.region
         self._agent = agent.name
-        self._sessions = sessions
+        self._keyring = keyring
         self._connections = connections
         self._directory = directory
         self._rng = rng
@@ -210,10 +210,10 @@ class PeerProber:
         peer = self.regions.get(region)
         return peer.held(prefix) if peer is not None else NOTHING_HELD
 
-    def session(self, region: str, address: Address) -> Session | None:
-        """The session with the agent at an address; None if the certificate of the agent is unknown."""
+    def peer_keys(self, region: str, address: Address) -> PeerKeys | None:
+        """The keys shared with the agent at an address; None if the certificate of the agent is unknown."""
         peer = self.regions.get(region)
-        return peer.session(address) if peer is not None else None
+        return peer.peer_keys(address) if peer is not None else None
 
     def spend(self, region: str, model: str) -> None:
         """Use a spill credit for a request."""
@@ -339,30 +339,30 @@ class PeerProber:
     ) -> tuple[ProbeResponse, float]:
         """The verified answer of an agent, and the round-trip time (s) of its probe.
 
-        An agent that was replaced by an agent with another certificate rejects the known session. This rejection does
+        An agent that was replaced by an agent with another certificate rejects the known peer_keys. This rejection does
         not count as a failed probe: two of them, in overlapping rounds, would fail a region during its upgrade.
         """
         try:
-            known = self._known_session(peer, address)
+            known = self._known_keys(peer, address)
             if known is not None:
                 return await self._ask(peer.name, address, known, timeout_s, current)
         except (BadIdentity, BadSignature):
             pass
-        session = await self._fetch_session(peer, address, timeout_s)
-        return await self._ask(peer.name, address, session, timeout_s, current)
+        peer_keys = await self._fetch_keys(peer, address, timeout_s)
+        return await self._ask(peer.name, address, peer_keys, timeout_s, current)
 
     async def _ask(
-        self, region: str, address: Address, session: Session, timeout_s: float, current: _Round
+        self, region: str, address: Address, peer_keys: PeerKeys, timeout_s: float, current: _Round
     ) -> tuple[ProbeResponse, float]:
-        """Send one probe under a session, and verify the answer; returns the round-trip time (s) too."""
+        """Send one signed probe, and verify the answer; returns the round-trip time (s) too."""
         request = self._request(region, address)
         headers = [
-            (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
-            (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
+            (probe.HEADER.encode(), probe.seal_request(request, peer_keys).encode()),
+            (identity.HEADER.encode(), encode_certificate(self._keyring.identity.peer.certificate).encode()),
         ]
         fetched, rtt_s = await self._fetch(address, probe.PATH, timeout_s, headers)
         current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
-        return self._verified(fetched, request, session), rtt_s
+        return self._verified(fetched, request, peer_keys), rtt_s
 
     async def _fetch(
         self, address: Address, path: str, timeout_s: float, headers: Sequence[tuple[bytes, bytes]] = ()
@@ -381,21 +381,21 @@ class PeerProber:
             raise
         return fetched, self._clock() - sent_at
 
-    def _known_session(self, peer: PeerRegion, address: Address) -> Session | None:
-        """The session with an agent, by the newest certificate of this process; None if the agent's is unknown.
+    def _known_keys(self, peer: PeerRegion, address: Address) -> PeerKeys | None:
+        """The keys shared with an agent, by the newest certificate of this process; None if the agent's is unknown.
 
         Raises:
             BadIdentity: the certificate of the agent has expired or is revoked.
         """
-        known = peer.session(address)
+        known = peer.peer_keys(address)
         if known is None:
             return None
-        session = self._sessions.session_with(known.peer.certificate, time.time())
-        peer.agents[address].session = session
-        return session
+        peer_keys = self._keyring.keys_with(known.peer.certificate, time.time())
+        peer.agents[address].peer_keys = peer_keys
+        return peer_keys
 
-    async def _fetch_session(self, peer: PeerRegion, address: Address, timeout_s: float) -> Session:
-        """Fetch the certificate of an agent, and return the session with the agent.
+    async def _fetch_keys(self, peer: PeerRegion, address: Address, timeout_s: float) -> PeerKeys:
+        """Fetch the certificate of an agent, and return the keys shared with the agent.
 
         Raises:
             BadIdentity: the certificate does not identify an agent of this region in this fleet.
@@ -403,18 +403,18 @@ class PeerProber:
         fetched, _ = await self._fetch(address, identity.PATH, timeout_s)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
-        session = self._sessions.session_with(decode_certificate(fetched.body), time.time())
-        require_agent_of(peer.name, session.peer.id)
+        peer_keys = self._keyring.keys_with(decode_certificate(fetched.body), time.time())
+        require_agent_of(peer.name, peer_keys.peer.id)
         if address in peer.agents:
-            peer.agents[address].session = session
-        return session
+            peer.agents[address].peer_keys = peer_keys
+        return peer_keys
 
-    def _verified(self, fetched: Fetched, request: ProbeRequest, session: Session) -> ProbeResponse:
+    def _verified(self, fetched: Fetched, request: ProbeRequest, peer_keys: PeerKeys) -> ProbeResponse:
         """Verify and decode a probe response; raises BadSignature unless the probed agent signed it."""
         if fetched.status != 200:
             reason = fetched.body[:200].decode("utf-8", "replace").strip()
             raise BadSignature(f"returned status {fetched.status}: {reason}")
-        return probe.open_response(fetched.body, request, session)
+        return probe.open_response(fetched.body, request, peer_keys)
 
     def _request(self, region: str, address: Address) -> ProbeRequest:
         policy = self._policy

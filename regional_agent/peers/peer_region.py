@@ -13,8 +13,8 @@ from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.prefixes.prefix_sketch import EMPTY, NOTHING_HELD, Held, Sketch, decode_sketch, held_in
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import HeldCredits
+from penstock.wire.peer_keys import PeerKeys
 from penstock.wire.probe import ProbeResponse
-from penstock.wire.session import Session
 from regional_agent.upstream.address import Address
 
 RTT_GAIN = 0.2
@@ -37,7 +37,7 @@ class PeerAgent:
         """The newest valid response; None after a failure."""
         self.rejection_logged = False
         """Whether a rejected answer was logged since the last valid one."""
-        self.session: Session | None = None
+        self.peer_keys: PeerKeys | None = None
         """Authenticates messages to the agent; None until its certificate is fetched, and after a rejected answer."""
         self.rtt_s: float | None = None
         """Smoothed round-trip time (s); None before the first valid answer of the agent."""
@@ -140,10 +140,10 @@ class PeerRegion:
         agent.held_batch_credits = agent.held_batch_credits.received(self.name, for_batch, now, answer.credit_ttl_s)
         self._views.clear()
 
-    def session(self, address: Address) -> Session | None:
-        """The session with the agent at an address; None if its certificate is unknown."""
+    def peer_keys(self, address: Address) -> PeerKeys | None:
+        """The keys shared with the agent at an address; None if its certificate is unknown."""
         agent = self.agents.get(address)
-        return agent.session if agent is not None else None
+        return agent.peer_keys if agent is not None else None
 
     def unreachable(self, address: Address) -> None:
         """Record that an agent did not answer or was unreachable."""
@@ -161,7 +161,7 @@ class PeerRegion:
         agent = self.agents.get(address)
         if agent is None:
             return
-        agent.session = None
+        agent.peer_keys = None
         if not agent.rejection_logged:
             agent.rejection_logged = True
             log.warning("probe answer rejected", region=self.name, agent=str(address), reason=reason)

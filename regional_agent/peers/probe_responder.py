@@ -11,8 +11,8 @@ from penstock.routing.prefixes.hot_prefixes import HotPrefixes
 from penstock.routing.prefixes.prefix_sketch import digest_of
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
+from penstock.wire.peer_keys import BadSignature, Keyring
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, NO_BURST, ModelReadiness, ProbeRequest, ProbeResponse
-from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -27,7 +27,7 @@ class ProbeResponder:
     def __init__(
         self,
         agent: AgentInstance,
-        sessions: Sessions,
+        keyring: Keyring,
         config: ActiveConfig,
         endpoints: EndpointSet,
         queue: QueueDispatcher,
@@ -37,7 +37,7 @@ class ProbeResponder:
 
         Args:
             agent: this start of the agent.
-            sessions: verify probes and sign answers.
+            keyring: verifies probes and signs answers.
             config: policy and plan in force.
             endpoints: the endpoints of this region.
             queue: the admission queues of this agent.
@@ -55,7 +55,7 @@ class ProbeResponder:
         """Returns how many requests for a model burst endpoints can serve, and when (s) a server of them runs."""
         self._region = agent.region
         self._agent = agent.name
-        self._sessions = sessions
+        self._keyring = keyring
         self._config = config
         self._endpoints = endpoints
         self._queue = queue
@@ -69,7 +69,7 @@ class ProbeResponder:
     @property
     def certificate(self) -> str:
         """The certificate of this agent, which a prober needs before its first probe (DER in base64)."""
-        return encode_certificate(self._sessions.identity.peer.certificate)
+        return encode_certificate(self._keyring.identity.peer.certificate)
 
     def answer(self, token: bytes | None, certificate: bytes | None) -> tuple[int, bytes]:
         """HTTP status and body of the answer to a probe.
@@ -83,13 +83,13 @@ class ProbeResponder:
             return 503, b"no policy yet\n"
         now = time.time()
         try:
-            self._sessions.session_with(decode_certificate(certificate or b""), now)
-            opened = probe.open_request((token or b"").decode("latin-1"), self._sessions, self._region, now)
+            self._keyring.keys_with(decode_certificate(certificate or b""), now)
+            opened = probe.open_request((token or b"").decode("latin-1"), self._keyring, self._region, now)
         except (BadIdentity, BadSignature) as error:
             return 401, f"{error}\n".encode()
         if isinstance(opened, str):
             return 403, f"{opened}\n".encode()
-        request, session = opened
+        request, peer_keys = opened
         if request.origin not in policy.regions or request.origin == self._region:
             return 403, b"not another region of the policy\n"
         known = [model for model in self._endpoints.pools if model in policy.models]
@@ -102,7 +102,7 @@ class ProbeResponder:
         news = sketch if digest != request.prefix_digest else b""
         ttl_s, burst_only = policy.spillover.credit_ttl_s, self._burst_only(policy)
         answer = ProbeResponse(self._region, self._agent, models, ttl_s, accepts, digest, news, burst_only)
-        return 200, probe.seal_response(answer, request, session)
+        return 200, probe.seal_response(answer, request, peer_keys)
 
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:

@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, has_spiffe_id
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.upstream.address import Address
 
 
 class AgentCertificateCheck:
     """Verifies the certificates of other regions' agents by their SPIFFE ID; host names are not checked."""
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keyring: Keyring, clock: Callable[[], float] = time.time) -> None:
         """Create the check.
 
         Args:
-            sessions: contain the certificate authorities of the fleet and the revoked certificates.
+            keyring: contains the certificate authorities of the fleet and the revoked certificates.
             clock: Unix time, in seconds.
         """
-        self._sessions = sessions
+        self._keyring = keyring
         self._clock = clock
 
     def __call__(self, address: Address, certificate: bytes) -> None:
         """Raise BadIdentity unless `certificate` (DER) belongs to an agent of the region of `address`."""
-        found = self._sessions.identity.trust.verify(certificate, self._clock())
+        found = self._keyring.identity.trust.verify(certificate, self._clock())
         require_agent_of(address.region, found.id)
 
 
@@ -36,15 +36,15 @@ class ControlPlaneCertificateCheck:
     receive reports. A certificate of another authority has no SPIFFE ID; TLS has verified its host name.
     """
 
-    def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keyring: Keyring, clock: Callable[[], float] = time.time) -> None:
         """Create the check; the arguments are those of AgentCertificateCheck."""
-        self._sessions = sessions
+        self._keyring = keyring
         self._clock = clock
 
     def __call__(self, address: Address, certificate: bytes) -> None:
         """Raise BadIdentity if `certificate` (DER) belongs to a process of the fleet that is not a control plane."""
         if has_spiffe_id(certificate):
-            self._sessions.identity.trust.verify(certificate, self._clock(), (ProcessRole.CONTROL_PLANE,))
+            self._keyring.identity.trust.verify(certificate, self._clock(), (ProcessRole.CONTROL_PLANE,))
 
 
 def require_agent_of(region: str, found: SpiffeId) -> None:

@@ -13,8 +13,8 @@ from penstock.retries.retry_rules import MAX_FAILED
 from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
-from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
@@ -42,7 +42,7 @@ class ForwardedRequestReader:
         self,
         region: str,
         config: ActiveConfig,
-        sessions: Sessions,
+        keyring: Keyring,
         authorization: Authorization,
         expectations: CostEstimator,
         objects: KnownObjects,
@@ -52,14 +52,14 @@ class ForwardedRequestReader:
         Args:
             region: the region of this agent.
             config: the policy in force.
-            sessions: verify the route contexts.
+            keyring: verifies the route contexts.
             authorization: what the policy in force permits.
             expectations: estimates the work of a request.
             objects: the locations of objects, for requests that name one.
         """
         self._region = region
         self._config = config
-        self._sessions = sessions
+        self._keyring = keyring
         self._authorization = authorization
         self._expectations = expectations
         self._used = ReplayGuard()
@@ -138,7 +138,7 @@ class ForwardedRequestReader:
         if policy is None:
             return NO_POLICY
         token = request.header(_ROUTE_HEADER) or b""
-        context = accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
+        context = accept(token.decode("latin-1"), self._keyring, policy, self._region, time.time())
         if isinstance(context, Refusal):
             return context
         principal = self._authorization.forwarded_principal(policy, context)

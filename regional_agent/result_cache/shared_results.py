@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.result_cache import SMALL_BYTES, ResultCache
 from penstock.result_cache.cached_result import ENTRY_OVERHEAD_BYTES, STORED, CachedResult, decode_result, encode_result
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import RegionKey
-from penstock.wire.session import BadSignature
 from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
 from regional_agent.shared_load.redis_script import RegionRedis
 from regional_agent.shared_load.shared_entries import EntryKind, Operation, SharedEntries

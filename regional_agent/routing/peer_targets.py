@@ -53,8 +53,8 @@ class PeerTargets:
             is_next: another region receives the request first, and engines may fail it there.
         """
         address = self._peers.address(where.region)
-        session = None if address is None else self._peers.session(where.region, address)
-        if address is None or session is None:
+        peer_keys = None if address is None else self._peers.peer_keys(where.region, address)
+        if address is None or peer_keys is None:
             return Reason.UNREACHABLE
         if is_next:
             pass  # `begin` spends the credit, if the request is sent
@@ -92,7 +92,7 @@ class PeerTargets:
             may_end_engines=context.may_end_engines,
             for_burst=where.uses_burst,
         )
-        sealed = seal(route_context, session).encode()
+        sealed = seal(route_context, peer_keys).encode()
         attempt = ForwardedAttempt(where.region, address, where.why, sealed, self._peers)
         attempt.owes_credit = is_next and where.spends_credit
         return attempt

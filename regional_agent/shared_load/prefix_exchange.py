@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.routing.affinity import HELD_S, MAX_UNPUBLISHED, AffinityIndex
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import RegionKey
-from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.shared_load.redis_script import RedisScript, RegionRedis

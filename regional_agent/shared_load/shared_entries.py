@@ -17,8 +17,8 @@ import structlog
 from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import RegionKey
-from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.shared_load.redis_script import RedisScript, RegionRedis
 from regional_agent.shared_load.shared_load_exchange import BACKOFF_BASE_S, BACKOFF_CAP_S, FAILURES

@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, IDLE_INTERVAL_S, LEASE_S, MIN_INTERVAL_S, exchange_interval_s
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import RegionKey
-from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load

@@ -22,7 +22,7 @@ import structlog
 
 from penstock.records.record_chain import ChainWriter, epoch_of
 from penstock.records.signed_head import sign_head
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.telemetry.access_line import AccessLine
 
 BLOCK_LINES: Final = 128
@@ -46,7 +46,7 @@ class LogSigner(NamedTuple):
     region: str = "local"
     agent: str = "agent"
     """Name of the agent, unique in the region."""
-    sessions: Sessions | None = None
+    keyring: Keyring | None = None
     """Has the identity that signs the heads; None disables signing."""
 
 
@@ -81,7 +81,7 @@ class AccessLog:
         """Encoded blocks, each with the number of its first line and the time (Unix, s) at which that request ended."""
         self._next_seq = 1
         signer = signer or LogSigner()
-        self._sessions = signer.sessions
+        self._keyring = signer.keyring
         self._sign_interval_s = sign_interval_s
         started_ns = time.time_ns()
         self._flushed = started_ns / 1e9, 0
@@ -163,9 +163,9 @@ class AccessLog:
 
     def _sign(self, until: float, last_seq: int, *, final: bool = False) -> float:
         """Sign the head unless the line `last_seq` was dropped; returns the next time (monotonic, s) to sign."""
-        if self._sessions is not None and self._chain.head.seq >= last_seq:
+        if self._keyring is not None and self._chain.head.seq >= last_seq:
             try:
-                line = sign_head(self._chain.head, until, final, self._sessions.identity)
+                line = sign_head(self._chain.head, until, final, self._keyring.identity)
                 descriptor = _open(self._file.with_name(self._file.name + HEADS_SUFFIX))
                 try:
                     _write_whole(descriptor, line)

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.fleet.report import AgentReport
 from penstock.wire import signed_report
-from penstock.wire.session import Purpose
+from penstock.wire.peer_keys import Purpose
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.upstream.leader_link import LeaderLink, Message, NotDelivered
 

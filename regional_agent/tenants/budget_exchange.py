@@ -18,7 +18,7 @@ from penstock.tenancy.agent_leases import AgentLeases, LeaseHolder
 from penstock.tenancy.budget_lease import MeteredBudgets
 from penstock.wire import budget_exchange
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, open_answer
-from penstock.wire.session import BadSignature, Purpose
+from penstock.wire.peer_keys import BadSignature, Purpose
 from penstock.wire.signed_report import content_digest
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.upstream.address import Address
@@ -140,7 +140,7 @@ class BudgetExchange:
         finally:
             if sending is not self._left:
                 sending.cancel()
-        return open_answer(answer.body, content_digest(body), answer.session)
+        return open_answer(answer.body, content_digest(body), answer.peer_keys)
 
     def _leave(self, sending: asyncio.Future[Answer]) -> None:
         """Let the leader end a request that the next one replaces, so that its connection stays usable."""

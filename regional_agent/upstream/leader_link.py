@@ -22,8 +22,8 @@ from adapters.store.informer import Informer
 from adapters.store.members import Member
 from penstock.wire import identity, signed_report
 from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
+from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
 from penstock.wire.reserved_addresses import is_reserved
-from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -68,8 +68,8 @@ class Answer(NamedTuple):
     """The answer of a control plane that accepted a message."""
 
     body: bytes
-    session: Session
-    """The session with the control plane."""
+    peer_keys: PeerKeys
+    """The keys shared with the control plane."""
 
 
 _receipts = msgspec.json.Decoder(Receipt)
@@ -83,7 +83,7 @@ class LeaderLink:
         store: ConfigStore,
         control_planes: ControlPlanes,
         connections: UpstreamPool,
-        sessions: Sessions,
+        keyring: Keyring,
         rng: Random,
     ) -> None:
         """Create a link that knows no leader before `start`.
@@ -92,15 +92,15 @@ class LeaderLink:
             store: holds the key that names the leader.
             control_planes: those that receive reports while the leader is unknown.
             connections: pool of upstream connections.
-            sessions: sign the messages.
+            keyring: signs the messages.
             rng: chooses among control planes while the leader is unknown.
         """
         self._allow_plaintext = control_planes.allow_plaintext
         self._bootstrap = [Address.parse(url) for url in control_planes.urls]
         self._connections = connections
-        self._sessions = sessions
-        self._by_address: dict[Address, Session] = {}
-        """Sessions with the control planes whose certificates were fetched; removed when a message fails."""
+        self._keyring = keyring
+        self._by_address: dict[Address, PeerKeys] = {}
+        """The keys shared with the control planes whose certificates were fetched; removed when a message fails."""
         self._rng = rng
         self.leader: Address | None = None
         """The leader; None if unknown."""
@@ -131,9 +131,9 @@ class LeaderLink:
         """
         try:
             # A message discloses load and demand, so it is sent only to control planes of this fleet.
-            session = self._known_session(target) or await self._fetch_session(target)
-            certificate = self._sessions.identity.peer.certificate
-            proof = signed_report.report_headers(session, certificate, message.body, message.purpose)
+            peer_keys = self._known_keys(target) or await self._fetch_keys(target)
+            certificate = self._keyring.identity.peer.certificate
+            proof = signed_report.report_headers(peer_keys, certificate, message.body, message.purpose)
             headers = [
                 (b"content-type", b"application/msgpack"),
                 *((name.encode(), value.encode()) for name, value in proof.items()),
@@ -151,7 +151,7 @@ class LeaderLink:
             # The control plane may have a new certificate, so the next message fetches the certificate again.
             self._by_address.pop(target, None)
             raise NotDelivered(f"answered {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}")
-        return Answer(answer.body, session)
+        return Answer(answer.body, peer_keys)
 
     def follow(self, receipt: bytes, answered: Address) -> None:
         """Use the leader that a receipt names, unless the store has named another leader since the report was sent."""
@@ -176,21 +176,21 @@ class LeaderLink:
         except (CodecError, ValueError) as error:
             log.warning("leader ignored", reason=str(error))
 
-    def _known_session(self, target: Address) -> Session | None:
-        """Return the known session with a control plane, or None; raises BadIdentity if its certificate is invalid."""
+    def _known_keys(self, target: Address) -> PeerKeys | None:
+        """Return the keys shared with a control plane, if known; raises BadIdentity if its certificate is invalid."""
         known = self._by_address.get(target)
-        return None if known is None else self._sessions.session_with(known.peer.certificate, time.time())
+        return None if known is None else self._keyring.keys_with(known.peer.certificate, time.time())
 
-    async def _fetch_session(self, target: Address) -> Session:
+    async def _fetch_keys(self, target: Address) -> PeerKeys:
         """Fetch the certificate of a control plane; raises BadIdentity for all but control planes of this fleet."""
         fetched = await fetch(self._connections, target, FetchRequest(identity.PATH), timeout_s=CERTIFICATE_TIMEOUT_S)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
-        session = self._sessions.session_with(decode_certificate(fetched.body), time.time())
-        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
-            raise BadIdentity(f"{session.peer.id} is not a control plane")
-        self._by_address[target] = session
-        return session
+        peer_keys = self._keyring.keys_with(decode_certificate(fetched.body), time.time())
+        if peer_keys.peer.id.role is not ProcessRole.CONTROL_PLANE:
+            raise BadIdentity(f"{peer_keys.peer.id} is not a control plane")
+        self._by_address[target] = peer_keys
+        return peer_keys
 
     def _parse(self, url: str) -> Address:
         """Return the address in a leader's URL.

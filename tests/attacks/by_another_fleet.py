@@ -14,13 +14,13 @@ from adapters.store import keys
 from adapters.store.config_store import Delete, Put
 from penstock.wire import identity, probe, route_context
 from penstock.wire.identity import SpiffeId, decode_certificate, encode_certificate
+from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
 from penstock.wire.probe import ProbeRequest
-from penstock.wire.session import Purpose, Session, Sessions
 from tests.attacks.fleet import LARGE, Fleet, within
 from tests.attacks.suite import attack, expect
 from tests.attacks.with_a_stolen_key import TARGET, forward, made_context
 from tests.support.control_planes import control_planes
-from tests.support.identities import agent_id, sessions_of_fleet, trust
+from tests.support.identities import agent_id, keyring_of_fleet, trust
 from tests.support.reports import offered, report
 
 STAGING = "/staging/"
@@ -76,11 +76,11 @@ async def copied_fleet(fleet: Fleet) -> None:
         await fleet.store.commit((), [Delete(key)])
 
 
-def _strangers(id_: SpiffeId) -> dict[str, Sessions]:
+def _strangers(id_: SpiffeId) -> dict[str, Keyring]:
     """The process with the same place and name in other fleets of the authority."""
     return {
-        "another prefix": sessions_of_fleet(id_, STAGING),
-        "another name": sessions_of_fleet(id_, name="staging"),
+        "another prefix": keyring_of_fleet(id_, STAGING),
+        "another name": keyring_of_fleet(id_, name="staging"),
     }
 
 
@@ -90,26 +90,26 @@ async def messages_of_another_fleet(fleet: Fleet) -> None:
 
     Each message is rejected.
     """
-    for where, sessions in _strangers(agent_id("us-east", "a")).items():
-        own = {identity.HEADER: encode_certificate(sessions.identity.peer.certificate)}
+    for where, keyring in _strangers(agent_id("us-east", "a")).items():
+        own = {identity.HEADER: encode_certificate(keyring.identity.peer.certificate)}
         for server in fleet.control_planes:
             shown = await fleet.http.get(server.url + identity.PATH)
-            session = _session(sessions, decode_certificate(shown.content))
+            peer_keys = _peer_keys(keyring, decode_certificate(shown.content))
             body = msgspec.msgpack.encode(report("us-east", offered(1e6, "us-east"), seq=2**40, epoch=2**50, agent="a"))
-            signed = own | {"x-penstock-signature": session.sign(Purpose.REPORT, body)}
+            signed = own | {"x-penstock-signature": peer_keys.sign(Purpose.REPORT, body)}
             answer = await fleet.http.post(f"{server.url}/v1/reports", content=body, headers=signed)
             expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of a fleet with {where}")
         url = await fleet.peer_url("eu-de/a")
-        session = _session(sessions, decode_certificate((await fleet.peers.get(url + identity.PATH)).content))
+        peer_keys = _peer_keys(keyring, decode_certificate((await fleet.peers.get(url + identity.PATH)).content))
         question = ProbeRequest("us-east", "a", "eu-de", f"nonce-{where}", time.time(), {LARGE: 1000})
-        asked = own | {probe.HEADER: probe.seal_request(question, session)}
+        asked = own | {probe.HEADER: probe.seal_request(question, peer_keys)}
         probed = await fleet.peers.get(url + probe.PATH, headers=asked)
         expect(probed.status_code in (401, 403), f"{probed.status_code} for a probe of a fleet with {where}")
-        token = route_context.seal(made_context("us-east", "eu-de"), session)
+        token = route_context.seal(made_context("us-east", "eu-de"), peer_keys)
         status = await forward(fleet, "eu-de/a", token)
         expect(status >= 400, f"{status} for a request to {TARGET} that a fleet with {where} forwarded")
 
 
-def _session(sessions: Sessions, certificate: bytes) -> Session:
-    """The session with a process of production, which the own checks of a stranger's process would refuse."""
-    return Session(sessions.identity, trust().verify(certificate, time.time()))
+def _peer_keys(keyring: Keyring, certificate: bytes) -> PeerKeys:
+    """The keys shared with a process of production, which the own checks of a stranger's process would refuse."""
+    return PeerKeys(keyring.identity, trust().verify(certificate, time.time()))

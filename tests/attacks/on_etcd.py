@@ -23,11 +23,11 @@ from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from tests.attacks.fleet import LARGE, Fleet, within
 from tests.attacks.suite import attack, expect
 from tests.support.control_planes import OPERATOR, control_planes
-from tests.support.identities import agent_sessions, control_plane_id, control_plane_sessions, sessions_of_fleet
+from tests.support.identities import agent_keyring, control_plane_id, control_plane_keyring, keyring_of_fleet
 
 PROMPT = "a prompt that no stranger may read"
 SETTLING_S = 2.5
@@ -57,24 +57,24 @@ async def listening(certificate: str, tls: ssl.SSLContext | None = None) -> Asyn
         server.close()
 
 
-def certificate_of(sessions: Sessions) -> str:
+def certificate_of(keyring: Keyring) -> str:
     """The certificate of a process, as it is sent."""
-    return encode_certificate(sessions.identity.peer.certificate)
+    return encode_certificate(keyring.identity.peer.certificate)
 
 
 class Forger(NamedTuple):
     """The process that signs a forged value, which is then copied into the attacked fleet."""
 
-    sessions: Sessions | None
+    keyring: Keyring | None
     prefix: str = keys.DEFAULT_PREFIX
     """Prefix of the keys of the forger's fleet."""
 
 
 async def _write_as(fleet: Fleet, forger: Forger, key: str, value: bytes) -> None:
     """Write a value that `forger` signed in its own fleet, or an unsigned one."""
-    if forger.sessions is not None:
+    if forger.keyring is not None:
         own = MemoryStore()
-        await SignedStore(own, forger.sessions, prefix=forger.prefix).commit((), (Put(key, value),))
+        await SignedStore(own, forger.keyring, prefix=forger.prefix).commit((), (Put(key, value),))
         (item,) = (await own.list(forger.prefix)).items
         value = item.value
     await fleet.write(key, value)
@@ -82,13 +82,13 @@ async def _write_as(fleet: Fleet, forger: Forger, key: str, value: bytes) -> Non
 
 def forgers() -> dict[str, Forger]:
     """The signers of forged values: none, a stolen agent, control planes and an agent of other fleets."""
-    staging = sessions_of_fleet(control_plane_id("a"), name="staging")
+    staging = keyring_of_fleet(control_plane_id("a"), name="staging")
     return {
         "unsigned": Forger(None),
-        "signed by a stolen agent's key": Forger(agent_sessions("us-east", "a")),
-        "signed by another fleet": Forger(control_plane_sessions("a", fleet=1)),
-        "of a fleet of the same authority with another prefix": Forger(control_plane_sessions("a"), "/staging/"),
-        "of an agent of that fleet": Forger(agent_sessions("eu-es", "a"), "/staging/"),
+        "signed by a stolen agent's key": Forger(agent_keyring("us-east", "a")),
+        "signed by another fleet": Forger(control_plane_keyring("a", fleet=1)),
+        "of a fleet of the same authority with another prefix": Forger(control_plane_keyring("a"), "/staging/"),
+        "of an agent of that fleet": Forger(agent_keyring("eu-es", "a"), "/staging/"),
         "of a fleet of the same authority and prefix with another name": Forger(staging),
     }
 
@@ -135,8 +135,8 @@ async def forged_registration(fleet: Fleet) -> None:
     key = keys.agent("eu-es", "a")
     relay_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     relay_tls.load_cert_chain(fleet.stolen_dir / CERTIFICATE, fleet.stolen_dir / PRIVATE_KEY)
-    stolen = certificate_of(agent_sessions("us-east", "a"))
-    real = encode_certificate(agent_sessions("eu-es", "a").identity.peer.certificate)
+    stolen = certificate_of(agent_keyring("us-east", "a"))
+    real = encode_certificate(agent_keyring("eu-es", "a").identity.peer.certificate)
     for by, forger in forgers().items():
         for certificate, tls in ((stolen, None), (real, None), (stolen, relay_tls), (real, relay_tls)):
             async with listening(certificate, tls) as (url, received):
@@ -164,7 +164,7 @@ async def forged_leader(fleet: Fleet) -> None:
     original = await fleet.stored(keys.LEADER)
     token = OPERATOR["authorization"].removeprefix("Bearer ").encode()
     for by, forger in forgers().items():
-        for shown in (agent_sessions("us-east", "a"), control_plane_sessions("a", fleet=1)):
+        for shown in (agent_keyring("us-east", "a"), control_plane_keyring("a", fleet=1)):
             async with listening(certificate_of(shown)) as (url, received):
                 await _write_as(fleet, forger, keys.LEADER, encode(Member("stranger", url)))
                 for server in fleet.control_planes:

@@ -11,28 +11,28 @@ import msgspec
 from penstock.policy.geography import Location
 from penstock.wire import identity, probe, route_context
 from penstock.wire.identity import decode_certificate, encode_certificate
+from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys
 from penstock.wire.probe import ProbeRequest
 from penstock.wire.route_context import CLOCK_SKEW_S, RouteContext, content_digest
-from penstock.wire.session import BadSignature, Session, Sessions
 from penstock.wire.signed_report import report_headers
 from tests.attacks.fleet import SLOTS, SMALL, Fleet
 from tests.attacks.suite import attack, expect
-from tests.support.identities import agent_sessions
+from tests.support.identities import agent_keyring
 from tests.support.reports import offered, report
 
 BODY = f'{{"model": "{SMALL}", "messages": [], "user": "stolen"}}'.encode()
 TARGET = "/v1/chat/completions"
 
 
-def stolen() -> Sessions:
-    """The sessions of the stolen agent."""
-    return agent_sessions("us-east", "a")
+def stolen() -> Keyring:
+    """The keys of the stolen agent."""
+    return agent_keyring("us-east", "a")
 
 
-async def session_with(fleet: Fleet, url: str, sessions: Sessions) -> Session:
-    """The session with the process at a URL."""
+async def keys_with(fleet: Fleet, url: str, keyring: Keyring) -> PeerKeys:
+    """The keys shared with the process at a URL."""
     shown = await fleet.peers.get(url + identity.PATH)
-    return sessions.session_with(decode_certificate(shown.content), time.time())
+    return keyring.keys_with(decode_certificate(shown.content), time.time())
 
 
 @attack("17")
@@ -41,13 +41,13 @@ async def report_for_another_region(fleet: Fleet) -> None:
 
     Each is rejected with 401 or 403, and the region's state does not change.
     """
-    sessions = stolen()
+    keyring = stolen()
     for server in fleet.control_planes:
-        session = await session_with(fleet, server.url, sessions)
+        peer_keys = await keys_with(fleet, server.url, keyring)
         for region, agent in (("eu-de", "a"), ("eu-es", "z"), ("us-east", "b")):
             forged = report(region, offered(1e6, region), seq=2**40, epoch=2**50, agent=agent, ready=0)
             body = msgspec.msgpack.encode(forged)
-            headers = report_headers(session, sessions.identity.peer.certificate, body)
+            headers = report_headers(peer_keys, keyring.identity.peer.certificate, body)
             answer = await fleet.http.post(f"{server.url}/v1/reports", content=body, headers=headers)
             expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of {region}/{agent}")
 
@@ -86,7 +86,7 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
 
     Each is rejected; only its own context for the agent that it was signed for is accepted, once.
     """
-    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
+    peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for context, what in (
         (made_context("eu-es", "eu-de"), "another origin"),
         (made_context("us-east", "eu-es"), "another server"),
@@ -98,9 +98,9 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
         (made_context("us-east", "eu-de", content="0" * 64), "another body"),
         (made_context("us-east", "eu-de", deadline_at=time.time() + 10**7), "a deadline months away"),
     ):
-        status = await forward(fleet, "eu-de/a", route_context.seal(context, session))
+        status = await forward(fleet, "eu-de/a", route_context.seal(context, peer_keys))
         expect(status >= 400, f"{status} for a route context with {what}")
-    token = route_context.seal(made_context("us-east", "eu-de"), session)
+    token = route_context.seal(made_context("us-east", "eu-de"), peer_keys)
     expect(await forward(fleet, "eu-de/b", token) >= 400, "a context that was signed for another agent was accepted")
     expect(await forward(fleet, "eu-de/a", token) == 200, "an agent's own context was rejected")
     expect(await forward(fleet, "eu-de/a", token) >= 400, "a context was accepted twice")
@@ -124,11 +124,11 @@ async def clock_skew(fleet: Fleet) -> None:
 
     Where its probes are accepted, its requests are too: a region does not look healthy and refuse everything.
     """
-    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
+    peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for skew_s in (-30.0, -7.0, -4.0, 0.0, 4.0, 7.0, 30.0):
         question = ProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
-        probed = await _probe(fleet, probe.seal_request(question, session))
-        sent = await forward(fleet, "eu-de/a", route_context.seal(made_context("us-east", "eu-de", skew_s), session))
+        probed = await _probe(fleet, probe.seal_request(question, peer_keys))
+        sent = await forward(fleet, "eu-de/a", route_context.seal(made_context("us-east", "eu-de", skew_s), peer_keys))
         expect(probed != 200 or sent == 200, f"with {skew_s:g} s a probe got {probed} and a request {sent}")
         expect(abs(skew_s) < 10.0 or probed != 200, f"a probe that is {skew_s:g} s off was accepted")
 
@@ -139,10 +139,10 @@ async def probe_for_another_agent(fleet: Fleet) -> None:
 
     Each is rejected.
     """
-    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
+    peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for origin, agent, server in (("eu-es", "a", "eu-de"), ("us-east", "b", "eu-de"), ("us-east", "a", "eu-es")):
         question = ProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
-        status = await _probe(fleet, probe.seal_request(question, session))
+        status = await _probe(fleet, probe.seal_request(question, peer_keys))
         expect(status in (401, 403), f"{status} for a probe of {origin}/{agent} to {server}")
 
 
@@ -153,20 +153,20 @@ async def replayed_probe(fleet: Fleet) -> None:
     The answers grant together no more than the first one, are signed for the recorded nonce alone, and end with the
     clock skew that is accepted.
     """
-    session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
+    peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     signed_s = time.time() - CLOCK_SKEW_S + 2.0
     question = ProbeRequest("us-east", "a", "eu-de", "recorded", signed_s, {SMALL: 1000})
-    token = probe.seal_request(question, session)
+    token = probe.seal_request(question, peer_keys)
     granted = []
     for _ in range(20):
         if granted and time.time() > signed_s + CLOCK_SKEW_S - 1.0:
             break  # A slow machine has used up the time in which the probe is accepted.
         answer = await _answer(fleet, token)
         expect(answer.status_code == 200, f"{answer.status_code} for a probe within the clock skew")
-        granted.append(probe.open_response(answer.content, question, session).models[SMALL].credits)
+        granted.append(probe.open_response(answer.content, question, peer_keys).models[SMALL].credits)
     expect(max(granted) <= 2 * SLOTS, f"{max(granted)} credits granted by {2 * SLOTS} slots")
     try:
-        probe.open_response(answer.content, msgspec.structs.replace(question, nonce="new"), session)
+        probe.open_response(answer.content, msgspec.structs.replace(question, nonce="new"), peer_keys)
     except BadSignature:
         pass
     else:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from penstock.result_cache.cached_result import encode_result
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
-from penstock.wire.session import BadSignature
 from regional_agent.result_cache.shared_results import PURPOSE, open_result
 
 WORDS = (b"\x98\xc4\x01k\xcb", b"\xc4\x10application/json", b"\xc0\xc4\x02{}", b"\x93\x01\x02\x00")

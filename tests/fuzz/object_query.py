@@ -12,9 +12,9 @@ import time
 
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS
 from penstock.wire.object_query import ObjectQuery, open_answer, open_query, seal_answer, seal_query
+from penstock.wire.peer_keys import BadSignature, Purpose
 from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.session import BadSignature, Purpose
-from tests.support.identities import agent_sessions, introduce
+from tests.support.identities import agent_keyring, introduce
 
 WORDS = (
     *(b'"origin":"us"', b'"agent":"agent-1"', b'"server":"eu"', b'"nonce":"', b'"sent_at":NOW', b'"tenant":"t"'),
@@ -23,8 +23,8 @@ WORDS = (
 
 NOW = time.time()
 
-_RECEIVER = agent_sessions("eu")
-_OTHER = agent_sessions("us")
+_RECEIVER = agent_keyring("eu")
+_OTHER = agent_keyring("us")
 _SENDER = introduce(_OTHER, _RECEIVER)
 _TO_OTHER = introduce(_RECEIVER, _OTHER)
 _QUERY = ObjectQuery("eu", "agent-1", "us", "nonce", NOW, "t", "resp_1")
@@ -50,11 +50,11 @@ def _check_query(token: str, *, signed: bool) -> None:
     assert signed
     if isinstance(opened, str):
         return
-    query, session = opened
+    query, peer_keys = opened
     assert (query.origin, query.agent, query.server) == ("us", "agent-1", "eu")
     assert abs(query.sent_at - NOW) <= CLOCK_SKEW_S
     assert 0 < len(query.object_id) <= MAX_OBJECT_ID_CHARS
-    assert session.peer.id == _OTHER.identity.id
+    assert peer_keys.peer.id == _OTHER.identity.id
     again = open_query(seal_query(query, _SENDER), _RECEIVER, "eu", NOW)
     assert not isinstance(again, str)
     assert again[0] == query

@@ -12,6 +12,7 @@ import time
 
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.spill_credits import MAX_WANTED
+from penstock.wire.peer_keys import BadSignature, Purpose
 from penstock.wire.probe import (
     MAX_CREDIT_TTL_S,
     MAX_EXPECTED_WAIT_S,
@@ -22,10 +23,9 @@ from penstock.wire.probe import (
     seal_response,
 )
 from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.session import BadSignature, Purpose
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
-from tests.support.identities import agent_sessions, introduce
+from tests.support.identities import agent_keyring, introduce
 
 WORDS = (
     *(b'"origin":"us"', b'"agent":"agent-1"', b'"server":"eu"', b'"nonce":"', b'"sent_at":NOW', b'"wanted":{"m":'),
@@ -35,8 +35,8 @@ WORDS = (
 
 NOW = time.time()
 
-_RECEIVER = agent_sessions("eu")
-_OTHER = agent_sessions("us")
+_RECEIVER = agent_keyring("eu")
+_OTHER = agent_keyring("us")
 _SENDER = introduce(_OTHER, _RECEIVER)
 _TO_OTHER = introduce(_RECEIVER, _OTHER)
 _REQUEST = ProbeRequest("eu", "agent-1", "us", "nonce", NOW)
@@ -63,10 +63,10 @@ def _check_request(token: str, *, signed: bool) -> None:
     assert signed
     if isinstance(opened, str):
         return
-    request, session = opened
+    request, peer_keys = opened
     assert (request.origin, request.agent, request.server) == ("us", "agent-1", "eu")
     assert abs(request.sent_at - NOW) <= CLOCK_SKEW_S
-    assert session.peer.id == _OTHER.identity.id
+    assert peer_keys.peer.id == _OTHER.identity.id
     again = open_request(seal_request(request, _SENDER), _RECEIVER, "eu", NOW)
     assert not isinstance(again, str)
     assert again[0] == request

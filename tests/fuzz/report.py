@@ -21,7 +21,7 @@ from control_plane.policy.compiler import compile_bundle
 from penstock.fleet.snapshot import demand, pools, reporting_regions, settled
 from penstock.fleet.traffic_view import countries, spillover
 from penstock.wire.signed_report import report_headers
-from tests.support.identities import agent_sessions, control_plane_sessions, introduce
+from tests.support.identities import agent_keyring, control_plane_keyring, introduce
 from tests.support.policy_bundle import BUNDLE
 
 WORDS = (
@@ -39,8 +39,8 @@ WORDS = (
 )
 
 _POLICY = compile_bundle(BUNDLE)
-_RECEIVER = control_plane_sessions()
-_AGENT = agent_sessions("eu-de")
+_RECEIVER = control_plane_keyring()
+_AGENT = agent_keyring("eu-de")
 _SENDER = introduce(_AGENT, _RECEIVER)
 _METRICS = ControlPlaneMetrics()
 _WALL_CLOCK = time.time()

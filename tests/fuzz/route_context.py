@@ -16,9 +16,9 @@ import msgspec
 from control_plane.policy.compiler import compile_bundle
 from penstock.policy.geography import Location
 from penstock.routing.reasons import Refusal
+from penstock.wire.peer_keys import Purpose
 from penstock.wire.route_context import MAX_HEADER, ReplayGuard, RouteContext, accept, seal
-from penstock.wire.session import Purpose
-from tests.support.identities import agent_sessions, introduce
+from tests.support.identities import agent_keyring, introduce
 from tests.support.policy_bundle import BUNDLE
 
 WORDS = (
@@ -31,8 +31,8 @@ NOW = time.time()
 HERE = "eu-de"
 
 _POLICY = compile_bundle(BUNDLE)
-_RECEIVER = agent_sessions(HERE)
-_SENDER = introduce(agent_sessions("us-east"), _RECEIVER)
+_RECEIVER = agent_keyring(HERE)
+_SENDER = introduce(agent_keyring("us-east"), _RECEIVER)
 _CONTEXT = RouteContext(
     "r1", "us-east", HERE, "one", "personal", Location("DE"), "chat", (HERE,), "0" * 64, NOW, NOW + 60.0, body_bytes=2
 )

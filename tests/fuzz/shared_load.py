@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import msgspec
 
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
-from penstock.wire.session import BadSignature
 from regional_agent.objects.shared_objects import PURPOSE, open_location
 from regional_agent.shared_load.published_load import MAX_REQUESTS, MAX_US, open_load, seal_load
 

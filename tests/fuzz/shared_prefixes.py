@@ -11,8 +11,8 @@ from contextlib import suppress
 from math import isnan
 
 from penstock.routing.affinity import MAX_UNPUBLISHED, AffinityIndex
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
-from penstock.wire.session import BadSignature
 from regional_agent.shared_load.prefix_exchange import PURPOSE, open_prefixes, seal_prefixes
 
 WORDS = (

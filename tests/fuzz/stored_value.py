@@ -22,7 +22,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.policy_rollout import Rollout
 from penstock.tenancy.tenant_record import TenantShard
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 
 TYPES = (AgentMember, Member, OverrideSet, RegionPlan, Policy, Rollout, RevokedKeySet, TenantShard)
 
@@ -42,7 +42,7 @@ WORDS = (
     *(MARK, b" ", b"\n", b'{"version":1,"kind":"', b'","value":{', b'"region":"', b'"name":"', b"1e999", b"null"),
 )
 
-_WRITERS = (agent_sessions("eu", "a"), control_plane_sessions())
+_WRITERS = (agent_keyring("eu", "a"), control_plane_keyring())
 _CERTIFICATES = tuple(writer.identity.peer.certificate for writer in _WRITERS)
 _LOOP = asyncio.new_event_loop()
 

@@ -14,14 +14,14 @@ from adapters.store.signed_store import SignedStore
 from lab.memory_store import MemoryStore
 from tests.support.control_planes import Operator
 from tests.support.engines import Connect, EngineProcess
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.wait import PATIENCE_S
 
 
 @pytest.fixture
 async def store(own_etcd: EtcdServer) -> AsyncIterator[SignedStore]:
     """The fleet's values in the test's own etcd, as a control plane reads and writes them."""
-    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_keyring())
     yield store
     await store.close()
 

@@ -24,7 +24,7 @@ from control_plane.cli.api_client import Unreachable
 from control_plane.cli.command_options import FleetOptions
 from control_plane.cli.error_output import UsageFault
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from tests.support.agents import admin_service, running_agent
@@ -45,11 +45,11 @@ async def admin(
     (directory / "keys.yaml").write_text("".join(entries))
     own = write_identity(directory / "own", HERE)
     now = time.time()
-    sessions = Sessions(
+    keyring = Keyring(
         Identity(*authority().issue(HERE, (), now, YEAR_S), TrustBundle([authority().certificate], revoked), now)
     )
     unforgotten = LoginFailures(clock=lambda: 0.0)
-    access = KeyAccess(ApiKeys(directory / "keys.yaml"), sessions, key_setting="KEYS", failures=unforgotten)
+    access = KeyAccess(ApiKeys(directory / "keys.yaml"), keyring, key_setting="KEYS", failures=unforgotten)
     tls = ServerTls(own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES, require_client=require_client)
     async with running_agent(directory / "agent", []) as agent:
         listener = Listener(admin_service(agent, access=access), Limits(idle_linger_s=0.0), tls=tls)

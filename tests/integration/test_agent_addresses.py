@@ -16,12 +16,12 @@ from adapters.store.config_store import ConfigStore, Delete, Put
 from adapters.store.members import AgentMember
 from lab.memory_store import MemoryStore
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import BadSignature, Purpose, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring, Purpose
 from regional_agent.peers import agent_addresses
 from regional_agent.peers.agent_addresses import MAX_AGENTS_PER_REGION, AgentAddresses
 from regional_agent.upstream.address import Address
 from tests.support.faulty_store import FaultyStore
-from tests.support.identities import agent_id, agent_sessions, identity, introduce
+from tests.support.identities import agent_id, agent_keyring, identity, introduce
 from tests.support.wait import until
 
 Start = Callable[..., AgentAddresses]
@@ -33,7 +33,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made: list[AgentAddresses] = []
 
     def start(store: ConfigStore, **fixed: list[str]) -> AgentAddresses:
-        directory = AgentAddresses(store, tmp_path, fixed, Random(1), agent_sessions("here"))
+        directory = AgentAddresses(store, tmp_path, fixed, Random(1), agent_keyring("here"))
         directory.start()
         made.append(directory)
         return directory
@@ -44,7 +44,7 @@ async def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def certificate_of(region: str, name: str) -> str:
-    return encode_certificate(agent_sessions(region, name).identity.peer.certificate)
+    return encode_certificate(agent_keyring(region, name).identity.peer.certificate)
 
 
 def member(region: str, name: str, port: int) -> AgentMember:
@@ -128,7 +128,7 @@ async def test_an_agent_with_an_unencrypted_address_counts_but_is_sent_nothing(t
     await register(store, member("there", "a", 1), plain)
     for allowed in (False, True):
         directory = AgentAddresses(
-            store, tmp_path / str(allowed), {}, Random(1), agent_sessions("here"), allow_plaintext=allowed
+            store, tmp_path / str(allowed), {}, Random(1), agent_keyring("here"), allow_plaintext=allowed
         )
         with capture_logs() as logs:
             directory.start()
@@ -182,12 +182,12 @@ async def test_an_agent_that_starts_without_etcd_finds_its_peers(
 
 
 async def test_a_restarted_agent_or_a_renewed_certificate_is_accepted_at_once(tmp_path: Path) -> None:
-    here = agent_sessions("here")
-    token = introduce(agent_sessions("there", "a"), here).seal(Purpose.ROUTE, b"request")
+    here = agent_keyring("here")
+    token = introduce(agent_keyring("there", "a"), here).seal(Purpose.ROUTE, b"request")
     store = MemoryStore()
     await register(store, member("there", "a", 1))
 
-    first = Sessions(here.identity)
+    first = Keyring(here.identity)
     with pytest.raises(BadSignature, match="not received before"):
         first.open(Purpose.ROUTE, token, time.time())
     directory = AgentAddresses(store, tmp_path, {}, Random(1), first)
@@ -199,7 +199,7 @@ async def test_a_restarted_agent_or_a_renewed_certificate_is_accepted_at_once(tm
     await until((tmp_path / "agents").exists)
     await directory.stop()
 
-    restarted = Sessions(here.identity)
+    restarted = Keyring(here.identity)
     directory = AgentAddresses(MemoryStore(), tmp_path, {}, Random(1), restarted)
     directory.start()
     assert restarted.open(Purpose.ROUTE, token, time.time())[0] == b"request"

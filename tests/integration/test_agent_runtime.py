@@ -31,15 +31,15 @@ from penstock.pools.placement import Reservation
 from penstock.routing.reasons import Reason
 from penstock.wire import identity, probe
 from penstock.wire.identity import encode_certificate
+from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
 from penstock.wire.probe import ProbeRequest
-from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent import runtime
 from regional_agent.config.settings import AgentSettings
 from regional_agent.peers import agent_addresses
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
-from tests.support.identities import agent_sessions, control_plane_sessions, introduce
+from tests.support.identities import agent_keyring, control_plane_keyring, introduce
 from tests.support.reservations import release, reserve
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
@@ -74,7 +74,7 @@ class Site:
         self.peer = SmallHttp(self._answer_probe)
         self.reports: list[AgentReport] = []
         self.metrics = AgentMetrics()
-        self.sessions = agent_sessions(region)
+        self.keyring = agent_keyring(region)
         self.runtime: AgentRuntime | None = None
 
     def settings(self) -> AgentSettings:
@@ -108,7 +108,7 @@ class Site:
             stack.callback(pool.close)
             self.runtime = AgentRuntime(
                 self.settings(),
-                AgentCredentials(self.sessions, region_keys(self.region)),
+                AgentCredentials(self.keyring, region_keys(self.region)),
                 UpstreamPools(pool),
                 self.metrics,
                 Random(1),
@@ -121,7 +121,7 @@ class Site:
 
     def _take_report(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
-            return 200, encode_certificate(control_plane_sessions().identity.peer.certificate).encode()
+            return 200, encode_certificate(control_plane_keyring().identity.peer.certificate).encode()
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
         return 200, b'{"leading": true, "leader": null}'
 
@@ -134,7 +134,7 @@ class Site:
 
 
 async def publish(etcd: EtcdServer) -> None:
-    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=PATIENCE_S), control_plane_sessions())
+    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=PATIENCE_S), control_plane_keyring())
     await store.commit((), (Put(keys.policy(POLICY.digest()), encode(POLICY)),))
     for region in POLICY.regions:
         await store.commit((), (Put(keys.plan(region), encode(plan(region))),))
@@ -162,13 +162,13 @@ async def test_models_that_share_an_engine_are_reported_and_granted_once(
         assert here.status()["groups"] == report.groups
 
         def granted(origin: str, **wanted: int) -> dict[str, int]:
-            prober = agent_sessions("eu-es", origin)
-            session = prober.session_with(de.sessions.identity.peer.certificate, time.time())
+            prober = agent_keyring("eu-es", origin)
+            peer_keys = prober.keys_with(de.keyring.identity.peer.certificate, time.time())
             question = ProbeRequest("eu-es", origin, "eu-de", "nonce", time.time(), wanted)
             certificate = encode_certificate(prober.identity.peer.certificate).encode()
-            status, body = here.responder.answer(probe.seal_request(question, session).encode(), certificate)
+            status, body = here.responder.answer(probe.seal_request(question, peer_keys).encode(), certificate)
             assert status == 200, body
-            models = probe.open_response(body, question, session).models
+            models = probe.open_response(body, question, peer_keys).models
             return {model: models[model].credits for model in wanted}
 
         # 80 % of 20 slots are for overflow, 8 of them on the engine that both models use.
@@ -241,7 +241,7 @@ async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_resta
     de, _ = sites
     de.engines = [(de.engine, "m", 4), (SmallHttp(lambda *_: (200, b"")), "m", 6)]
     await publish(own_etcd)
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_keyring())
     drains = (DrainedEndpoint("gpu-1", "drain endpoint x of eu-de/gpu-1: heat"), DrainedEndpoint("gone", "y"))
     drained = msgspec.structs.replace(plan("eu-de", 2), drained_endpoints=drains)
     async with de.running() as here:
@@ -282,17 +282,17 @@ async def test_a_probe_with_the_certificate_of_another_region_is_rejected(
     async with de.running() as here:
         await until(lambda: here.config.policy is not None)
 
-        def status(prober: Sessions) -> int:
-            sealed = probe.seal_request(question, introduce(prober, de.sessions))
+        def status(prober: Keyring) -> int:
+            sealed = probe.seal_request(question, introduce(prober, de.keyring))
             certificate = encode_certificate(prober.identity.peer.certificate)
             return here.responder.answer(sealed.encode(), certificate.encode())[0]
 
-        assert status(agent_sessions("eu-es")) == 200
-        assert status(agent_sessions("us-east")) == 403
-        assert status(agent_sessions("eu-es", "agent-2")) == 403
-        assert status(control_plane_sessions()) == 403
-        foreign = agent_sessions("eu-es", fleet=1)
-        sealed = Session(foreign.identity, de.sessions.identity.peer).seal(Purpose.PROBE, b"{}")
+        assert status(agent_keyring("eu-es")) == 200
+        assert status(agent_keyring("us-east")) == 403
+        assert status(agent_keyring("eu-es", "agent-2")) == 403
+        assert status(control_plane_keyring()) == 403
+        foreign = agent_keyring("eu-es", fleet=1)
+        sealed = PeerKeys(foreign.identity, de.keyring.identity.peer).seal(Purpose.PROBE, b"{}")
         certificate = encode_certificate(foreign.identity.peer.certificate)
         assert here.responder.answer(sealed.encode(), certificate.encode())[0] == 401
         assert here.responder.answer(None, None)[0] == 401
@@ -300,7 +300,7 @@ async def test_a_probe_with_the_certificate_of_another_region_is_rejected(
 
 async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) -> None:
     de, es = sites
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_keyring())
     await publish(own_etcd)
 
     async def registered() -> AgentMember | None:
@@ -340,7 +340,7 @@ async def test_an_agent_with_the_address_or_the_name_of_another_does_not_start(
     # An agent that cannot read the store in time starts without this check.
     monkeypatch.setattr(agent_addresses, "READ_TIMEOUT_S", PATIENCE_S)
     de, _ = sites
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", name))
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_keyring("eu-de", name))
     async with de.peer:
         other = AgentMember("eu-de", name, url or de.peer.url, "http://127.0.0.1:1", 1)
         await store.commit((), (Put(keys.agent("eu-de", name), encode(other)),))
@@ -353,7 +353,7 @@ async def test_an_agent_with_the_address_or_the_name_of_another_does_not_start(
 
 async def test_a_successor_that_just_registered_keeps_the_region_ready(sites: list[Site], own_etcd: EtcdServer) -> None:
     site = sites[0]
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), site.sessions)
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), site.keyring)
     await publish(own_etcd)
 
     async def registered() -> KeyValue | None:

@@ -24,14 +24,14 @@ from penstock.tenancy.agent_leases import LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Purpose, Sessions
+from penstock.wire.peer_keys import Keyring, Purpose
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.tenants import budget_exchange
 from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink, NotDelivered
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.budget_fleet import Meters
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
 
@@ -50,7 +50,7 @@ class Leader(SmallHttp):
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(self._take)
-        self.sessions: Sessions = control_plane_sessions()
+        self.keyring: Keyring = control_plane_keyring()
         self.epoch: int | None = None
         self.agents = {"eu/a": "eu", "eu/b": "eu"}
         self.forges = False
@@ -70,9 +70,9 @@ class Leader(SmallHttp):
 
     async def _take(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
-            return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
+            return 200, encode_certificate(self.keyring.identity.peer.certificate).encode()
         sent = {name.decode(): value.decode() for name, value in headers}
-        head = authenticate_head(self.sessions, sent, time.time(), Purpose.BUDGET_USES)
+        head = authenticate_head(self.keyring, sent, time.time(), Purpose.BUDGET_USES)
         try:
             answer = await self.part.exchange(head, body)
         except ExchangeRefused as refused:
@@ -83,7 +83,7 @@ class Leader(SmallHttp):
 class Agent:
     def __init__(self, store: MemoryStore, name: str) -> None:
         self.connections = UpstreamPool()
-        self.link = LeaderLink(store, ControlPlanes(()), self.connections, agent_sessions("eu", name), Random(1))
+        self.link = LeaderLink(store, ControlPlanes(()), self.connections, agent_keyring("eu", name), Random(1))
         self.exchange = BudgetExchange(self.link, LeaseHolder(name, "eu", 1), lambda _: 2)
         self.leases = self.exchange.leases
         self.meters = Meters(self.leases, 1)

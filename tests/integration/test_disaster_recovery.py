@@ -17,7 +17,7 @@ from control_plane.cli.main import app
 from lab.server_starting import start_etcd
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, ControlPlaneServer, Operator, control_planes
-from tests.support.identities import control_plane_id, control_plane_sessions, write_identity
+from tests.support.identities import control_plane_id, control_plane_keyring, write_identity
 from tests.support.paths import PLANET
 from tests.support.reports import offered
 from tests.support.wait import until, until_async
@@ -52,7 +52,7 @@ async def is_drained(operator: Operator, server: ControlPlaneServer, region: str
 async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Path) -> None:
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd")
     config, file = configuration(tmp_path / "own", etcd.endpoint), str(tmp_path / "fleet.backup")
-    store = SignedStore(EtcdStore((etcd.endpoint,), call_timeout_s=20), control_plane_sessions())
+    store = SignedStore(EtcdStore((etcd.endpoint,), call_timeout_s=20), control_plane_keyring())
     agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     try:
         result = await penstock("backup", file, "--config", config)

@@ -15,7 +15,7 @@ from adapters.store.signed_store import SignedStore
 from lab.server_starting import start_etcd
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import OPERATOR, Agents, Operator, control_planes
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.reports import offered
 from tests.support.stores import free_etcd_space
 from tests.support.wait import until, until_async
@@ -35,7 +35,7 @@ async def test_an_etcd_over_its_quota_stops_changes_only(tmp_path: Path) -> None
     etcd = await asyncio.to_thread(start_etcd, tmp_path / "etcd", quota_bytes=QUOTA_BYTES)
     client = EtcdStore([etcd.endpoint], call_timeout_s=20)
     agent = ActiveConfig(
-        "eu-de", SignedStore(client, control_plane_sessions()), tmp_path / "agent", Random(1), lambda policy: None
+        "eu-de", SignedStore(client, control_plane_keyring()), tmp_path / "agent", Random(1), lambda policy: None
     )
     agent.start()
     try:

@@ -27,7 +27,7 @@ from regional_agent.http.listener import Listener
 from regional_agent.upstream.address import Address
 from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
 from tests.support.agents import Agent, admin_service, running_agent
-from tests.support.identities import region_sessions
+from tests.support.identities import region_keyring
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.unit.control_plane.cli.test_control_plane_cli import TOKEN, FakeControlPlane, status_of
@@ -170,7 +170,7 @@ async def test_the_command_prints_an_explanation(tmp_path: Path) -> None:
         return await asyncio.to_thread(runner.invoke, app, ["explain", *given], catch_exceptions=False)
 
     keys = ApiKeys(write_admin_keys(tmp_path / "keys.yaml"))
-    access = KeyAccess(keys, region_sessions("eu-de"), key_setting="KEYS")
+    access = KeyAccess(keys, region_keyring("eu-de"), key_setting="KEYS")
     (tmp_path / "agents.key").touch(mode=0o600)
     (tmp_path / "agents.key").write_text(ADMIN_KEY)
     try:

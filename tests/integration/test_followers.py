@@ -23,7 +23,7 @@ from adapters.store.signed_store import SignedStore
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from tests.support.control_planes import PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.reports import MODEL, endpoint, offered, report
 from tests.support.wait import PATIENCE_S
 
@@ -187,7 +187,7 @@ async def test_an_unreachable_leader_is_named(
     own_etcd: EtcdServer, operator: Operator, tmp_path: Path, nobody: str
 ) -> None:
     ghost = Member("ghost", f"http://{nobody}")
-    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_sessions("ghost"))
+    store = SignedStore(EtcdStore([own_etcd.endpoint], call_timeout_s=20), control_plane_keyring("ghost"))
     await store.commit((), (Put(keys.LEADER, encode(ghost)),))
     with control_planes("a", tmp_path, own_etcd.endpoint) as (server,):
         await operator.until(server, lambda status: status.leader is not None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from regional_agent.peers.gateway_check import other_process_behind
 from regional_agent.upstream.address import Address
-from tests.support.identities import agent_id, agent_sessions, write_identity
+from tests.support.identities import agent_id, agent_keyring, write_identity
 
 
 def to_peers() -> ssl.SSLContext:
@@ -36,7 +36,7 @@ async def test_a_balancer_that_alternates_is_found_and_one_that_is_away_is_not_a
     front.sni_callback = by_turns  # type: ignore[assignment]
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=front)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1], tls=True, server_name="one.agents.example")
-    own = agent_sessions("eu-de", "one")
+    own = agent_keyring("eu-de", "one")
     assert await other_process_behind(address, to_peers, own) == ""
     assert set(shown) == {"one.agents.example"}
     answering += contexts[1:]

@@ -21,7 +21,7 @@ from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
 from tests.integration.test_explaining import admin
 from tests.support.admin_keys import ADMIN_KEY, write_admin_keys
-from tests.support.identities import region_sessions
+from tests.support.identities import region_keyring
 from tests.support.jobs import embeds, input_file, job_store
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
@@ -58,7 +58,7 @@ async def test_the_command_shows_what_agents_run_and_what_waits(
         runner = CliRunner(env={"COLUMNS": "200"})
         return await asyncio.to_thread(runner.invoke, app, given, catch_exceptions=False)
 
-    keys = KeyAccess(ApiKeys(write_admin_keys(tmp_path / "keys.yaml")), region_sessions("eu-de"), key_setting="KEYS")
+    keys = KeyAccess(ApiKeys(write_admin_keys(tmp_path / "keys.yaml")), region_keyring("eu-de"), key_setting="KEYS")
     key_file = ("--agents-key-file", str(tmp_path / "agents.key"))
     store = job_store(tmp_path / "store", concurrency=2)
     try:

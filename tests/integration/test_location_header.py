@@ -26,7 +26,7 @@ from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers
-from tests.support.identities import region_sessions
+from tests.support.identities import region_keyring
 from tests.support.planet import policy
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
@@ -167,7 +167,7 @@ async def test_a_peer_receives_the_location_in_the_signed_context_only(tmp_path:
             assert await proxy.outcome("DE-BE") == (200, "")
         (received,) = heard_by_peer
         token = received.header("x-penstock-route") or ""
-        context = route_context.accept(token, region_sessions("eu-de"), server.config.policy, "eu-de", time.time())
+        context = route_context.accept(token, region_keyring("eu-de"), server.config.policy, "eu-de", time.time())
         assert isinstance(context, RouteContext)
         assert context.location == Location("DE", "BE")
         assert received.header("cf-ipcountry") is None

@@ -20,7 +20,7 @@ from tests.integration.test_async_requests import ended
 from tests.integration.test_objects import RESPONSES, create, keeps, proceed, reference, request, with_tenants
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
-from tests.support.identities import session_between
+from tests.support.identities import keys_between
 from tests.support.jobs import JobClient, job_store
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, engine
@@ -149,14 +149,14 @@ async def ask_peer(agent: Agent, token: str) -> tuple[int, bytes]:
 async def test_only_agents_of_other_regions_are_answered(tmp_path: Path) -> None:
     async with two_regions(tmp_path) as (one, _):
         object_id = await create(one)
-        session = session_between("eu-es", "eu-de")
+        peer_keys = keys_between("eu-es", "eu-de")
         now = time.time()
         query = ObjectQuery("eu-es", "agent-1", "eu-de", "nonce", now, "open", object_id)
-        status, body = await ask_peer(one, seal_query(query, session))
-        assert (status, open_answer(body, query, session)) == (200, ObjectAnswer("eu-de", "llama-3.1-8b"))
+        status, body = await ask_peer(one, seal_query(query, peer_keys))
+        assert (status, open_answer(body, query, peer_keys)) == (200, ObjectAnswer("eu-de", "llama-3.1-8b"))
         unknown = msgspec.structs.replace(query, object_id="resp_unknown")
-        status, body = await ask_peer(one, seal_query(unknown, session))
-        assert (status, open_answer(body, unknown, session).model) == (200, "")
+        status, body = await ask_peer(one, seal_query(unknown, peer_keys))
+        assert (status, open_answer(body, unknown, peer_keys).model) == (200, "")
         for changed, expected in (
             (msgspec.structs.replace(query, server="us-east"), 403),
             (msgspec.structs.replace(query, origin="us-east"), 403),
@@ -164,7 +164,7 @@ async def test_only_agents_of_other_regions_are_answered(tmp_path: Path) -> None
             (msgspec.structs.replace(query, sent_at=now - 3600), 403),
             (msgspec.structs.replace(query, object_id=""), 403),
         ):
-            status, body = await ask_peer(one, seal_query(changed, session))
+            status, body = await ask_peer(one, seal_query(changed, peer_keys))
             assert (status, object_id.encode() in body) == (expected, False), changed
-        for token in ("", "forged", seal_query(query, session).replace(".", ".A", 1)):
+        for token in ("", "forged", seal_query(query, peer_keys).replace(".", ".A", 1)):
             assert (await ask_peer(one, token))[0] == 401

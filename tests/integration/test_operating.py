@@ -31,7 +31,7 @@ from penstock.planning.plan_history import PlanDiff, PlanSummary
 from penstock.routing.explain import Explanation, RegionVerdict
 from penstock.routing.steering import SteeringAdvice
 from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.reports import MODEL, endpoint, offered
 from tests.support.stores import put
 from tests.support.tiers import planet_with_tiers
@@ -278,7 +278,7 @@ async def test_plans_and_their_history(penstock: Shell) -> None:
 
 
 async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd: EtcdServer, tmp_path: Path) -> None:
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_keyring())
     log = AuditLog(store)
     caller = Caller("duty", Role.OPERATOR)
     for number in range(3):

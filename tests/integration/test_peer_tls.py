@@ -16,7 +16,7 @@ from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.etcd import EtcdServer
 from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.wire.identity import Identity, SpiffeId, TrustBundle
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from regional_agent.peers.server_certificates import AgentCertificateCheck
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
@@ -49,10 +49,10 @@ def client_tls(directory: Path) -> ClientTls:
     return ClientTls(directory / AUTHORITIES, directory / CERTIFICATE, directory / PRIVATE_KEY, check_hostname=False)
 
 
-def pool_of(directory: Path, sessions: Sessions | None = None) -> UpstreamPool:
+def pool_of(directory: Path, keyring: Keyring | None = None) -> UpstreamPool:
     """The connection pool of agent HERE for other regions."""
     return UpstreamPool(
-        client_tls(write_identity(directory, HERE)), verify=AgentCertificateCheck(sessions or Sessions(identity(HERE)))
+        client_tls(write_identity(directory, HERE)), verify=AgentCertificateCheck(keyring or Keyring(identity(HERE)))
     )
 
 
@@ -146,10 +146,10 @@ async def test_a_server_other_than_an_agent_of_the_region_receives_nothing(
 async def test_a_revoked_server_receives_nothing(tmp_path: Path) -> None:
     now = time.time()
     revoked = TrustBundle([authority().certificate], {identity(THERE).peer.serial})
-    sessions = Sessions(Identity(*authority().issue(HERE, (), now, YEAR_S), revoked, now))
+    keyring = Keyring(Identity(*authority().issue(HERE, (), now, YEAR_S), revoked, now))
     async with peer(tmp_path, THERE) as address:
         with pytest.raises(ConnectFailed, match="is revoked"):
-            await answered(pool_of(tmp_path / "own", sessions), address)
+            await answered(pool_of(tmp_path / "own", keyring), address)
 
 
 async def test_a_client_without_a_certificate_of_the_fleet_is_not_served(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from penstock.policy.policy import Policy
 from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
 from penstock.wire import identity, probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
+from penstock.wire.peer_keys import BadSignature, Keyring
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
-from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_addresses import AgentAddresses
 from regional_agent.peers.peer_prober import MAX_ROUNDS, CreditRequests, PeerProber
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.identities import YEAR_S, agent_id, agent_sessions, authority, control_plane_sessions
+from tests.support.identities import YEAR_S, agent_id, agent_keyring, authority, control_plane_keyring
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until, until_async
 
@@ -42,9 +42,9 @@ POLICY = Policy(
 class Agent(SmallHttp):
     """An agent of region `there`, of which only the probe is real."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, keyring: Keyring) -> None:
         super().__init__(self._answer)
-        self.sessions = sessions
+        self.keyring = keyring
         self.region = "there"
         """The region in its responses."""
         self.models = {
@@ -66,29 +66,29 @@ class Agent(SmallHttp):
     def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
             self.on_fetch()
-            return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
+            return 200, encode_certificate(self.keyring.identity.peer.certificate).encode()
         assert target == probe.PATH.encode()
         if self.starting:
             return 503, b"no policy yet"
         sent = dict(headers)
-        self.sessions.session_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
+        self.keyring.keys_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
         token = sent[probe.HEADER.encode()].decode()
         try:
-            opened = probe.open_request(token, self.sessions, "there", time.time())
+            opened = probe.open_request(token, self.keyring, "there", time.time())
         except BadSignature as error:
             return 401, str(error).encode()
         assert not isinstance(opened, str), opened
-        question, session = opened
+        question, peer_keys = opened
         self.questions.append(question)
         digest = digest_of(self.sketch)
         news = b"" if question.prefix_digest == digest else self.sketch
         answer = ProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients, digest, news)
-        return 200, probe.seal_response(answer, question, session)
+        return 200, probe.seal_response(answer, question, peer_keys)
 
 
 @pytest.fixture
 async def agents() -> AsyncIterator[list[Agent]]:
-    made = [Agent(agent_sessions("there", name)) for name in ("agent-1", "agent-2")]
+    made = [Agent(agent_keyring("there", name)) for name in ("agent-1", "agent-2")]
     for agent in made:
         await agent.start()
     yield made
@@ -101,13 +101,13 @@ class Observer:
         self.wanted: dict[str, int] = {}
         self.batch_wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
-        self.sessions = sessions = agent_sessions("here")
+        self.keyring = keyring = agent_keyring("here")
         self.directory = AgentAddresses(
-            MemoryStore(), directory, {"there": addresses}, Random(1), sessions, allow_plaintext=True
+            MemoryStore(), directory, {"there": addresses}, Random(1), keyring, allow_plaintext=True
         )
         self.peers = PeerProber(
             AgentInstance("here", "agent-1", 1),
-            sessions,
+            keyring,
             self.connections,
             self.directory,
             CreditRequests(
@@ -390,18 +390,18 @@ async def test_a_delay_of_this_process_counts_no_miss(observer: Observer, agents
 
 
 @pytest.mark.parametrize(
-    "sessions",
+    "keyring",
     [
-        lambda: agent_sessions("elsewhere"),
-        lambda: agent_sessions("there", fleet=1),
-        lambda: control_plane_sessions("there"),
+        lambda: agent_keyring("elsewhere"),
+        lambda: agent_keyring("there", fleet=1),
+        lambda: control_plane_keyring("there"),
     ],
     ids=["other region", "other fleet", "control plane"],
 )
 async def test_an_unauthenticated_agent_attracts_no_traffic(
-    observer: Observer, sessions: Callable[[], Sessions], agents: list[Agent]
+    observer: Observer, keyring: Callable[[], Keyring], agents: list[Agent]
 ) -> None:
-    agents[0].sessions = sessions()
+    agents[0].keyring = keyring()
     with capture_logs() as logs:
         observer.peers.use(POLICY)
         await observer.reaches(RegionState.FAILED)
@@ -422,12 +422,12 @@ async def test_an_agent_that_is_replaced_fails_no_probe(observer: Observer, agen
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)
     with capture_logs() as logs:
-        agents[0].sessions = agent_sessions("there", name)
+        agents[0].keyring = agent_keyring("there", name)
         asked = len(agents[0].questions)
         await until(lambda: len(agents[0].questions) >= asked + 3)
-    session = observer.peers.session("there", agents[0].address)
-    assert session is not None
-    assert session.peer.id.name == name
+    peer_keys = observer.peers.peer_keys("there", agents[0].address)
+    assert peer_keys is not None
+    assert peer_keys.peer.id.name == name
     assert [entry for entry in logs if "answer rejected" in entry["event"]] == []
 
 
@@ -461,7 +461,7 @@ async def test_a_revoked_agent_loses_its_traffic_without_a_restart_of_the_others
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)
     now = time.time()
-    revoked = TrustBundle([authority().certificate], {agents[0].sessions.identity.peer.serial})
-    observer.sessions.use(Identity(*authority().issue(agent_id("here"), (), now, YEAR_S), revoked, now))
+    revoked = TrustBundle([authority().certificate], {agents[0].keyring.identity.peer.serial})
+    observer.keyring.use(Identity(*authority().issue(agent_id("here"), (), now, YEAR_S), revoked, now))
     await observer.reaches(RegionState.FAILED)
-    assert observer.peers.session("there", agents[0].address) is None
+    assert observer.peers.peer_keys("there", agents[0].address) is None

@@ -28,7 +28,7 @@ from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import SHIPPED, http_manager, running_envoy, running_picker
-from tests.support.identities import region_sessions
+from tests.support.identities import region_keyring
 from tests.support.planet import plan
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -92,7 +92,7 @@ async def ask(front: Address, *headers: str, host: bytes = b"api.example.com") -
 def reads(received: ReceivedRequest, origin: Agent, region: str) -> bool:
     """Whether an agent of `region` accepts the route context of a request."""
     token = received.header("x-penstock-route") or ""
-    accepted = accept(token, region_sessions(region), origin.config.policy, region, time.time())
+    accepted = accept(token, region_keyring(region), origin.config.policy, region, time.time())
     return isinstance(accepted, RouteContext)
 
 

@@ -22,7 +22,7 @@ from penstock.what_if.demand_outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog, LogSigner
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, answers_after, ask
-from tests.support.identities import agent_id, agent_sessions, write_identity
+from tests.support.identities import agent_id, agent_keyring, write_identity
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -52,7 +52,7 @@ async def test_the_access_log_has_country_and_entry_of_a_client(tmp_path: Path) 
 async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path: Path) -> None:
     files = [tmp_path / "serving.log", tmp_path / "origin.log"]
     logs = [
-        AccessLog(file, 1.0, Random(1), LogSigner(region, "agent", agent_sessions(region, "agent")))
+        AccessLog(file, 1.0, Random(1), LogSigner(region, "agent", agent_keyring(region, "agent")))
         for file, region in zip(files, REGIONS, strict=True)
     ]
     usage = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'

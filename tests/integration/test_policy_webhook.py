@@ -32,7 +32,7 @@ from tests.support.control_planes import (
     rollout_rules,
 )
 from tests.support.git_repositories import PolicyRepository, bundle_files
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.wait import PATIENCE_S, found
 
 SECRET = b"0123456789abcdef-webhook"
@@ -100,7 +100,7 @@ async def test_every_plan_names_its_commit(own_etcd: EtcdServer, tmp_path: Path)
     repository = PolicyRepository(tmp_path / "policy.git")
     commit = repository.commit(bundle_files(PLANET), message=b"A reason for it")
     settings = {"POLICY_REPOSITORY": f"file://{repository.path}"}
-    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_keyring())
     try:
         with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
             async with Operator() as operator:

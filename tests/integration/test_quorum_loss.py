@@ -11,7 +11,7 @@ from adapters.store.signed_store import SignedStore
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
 from tests.support.etcd_cluster import start_etcd_cluster
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.reports import offered
 from tests.support.wait import until
 
@@ -21,7 +21,7 @@ EU = ("eu-de", "eu-es")
 async def test_without_a_quorum_agents_keep_their_plans_and_there_is_no_leader(tmp_path: Path) -> None:
     cluster = await asyncio.to_thread(start_etcd_cluster, tmp_path / "etcd")
     endpoints = [server.endpoint for server in cluster]
-    store = SignedStore(EtcdStore(endpoints), control_plane_sessions())
+    store = SignedStore(EtcdStore(endpoints), control_plane_keyring())
     agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     agent.start()
     try:

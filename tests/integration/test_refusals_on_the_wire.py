@@ -15,14 +15,14 @@ from penstock.policy.geography import NOWHERE
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.wire import route_context
+from penstock.wire.peer_keys import PeerKeys
 from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
-from penstock.wire.session import Session
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import MAX_BODY_BYTES, running_agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
 from tests.support.dns_names import dns_policy
-from tests.support.identities import agent_sessions, control_plane_sessions, introduce, region_sessions, session_between
+from tests.support.identities import agent_keyring, control_plane_keyring, introduce, keys_between, region_keyring
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, engine, post
 
@@ -143,8 +143,8 @@ async def test_of_refusals_by_place_only_those_that_a_change_may_cause_to_keys_a
 PATH = b"/v1/chat/completions"
 
 
-def signed(session: Session | None = None, **fields: object) -> str:
-    """A route context for eu-de, signed by the agent of us-east or by `session`."""
+def signed(peer_keys: PeerKeys | None = None, **fields: object) -> str:
+    """A route context for eu-de, signed by the agent of us-east or by `peer_keys`."""
     now = time.time()
     context = RouteContext(
         request_id="r",
@@ -162,13 +162,13 @@ def signed(session: Session | None = None, **fields: object) -> str:
         content=content_digest(b"POST", PATH, BODY),
         body_bytes=len(BODY),
     )
-    return route_context.seal(replace(context, **fields), session or session_between("us-east", "eu-de"))
+    return route_context.seal(replace(context, **fields), peer_keys or keys_between("us-east", "eu-de"))
 
 
-def unknown_peer() -> Session:
-    """The session of an agent of us-east whose certificate the agent of eu-de has not received."""
-    certificate = region_sessions("eu-de").identity.peer.certificate
-    return agent_sessions("us-east", "stranger").session_with(certificate, time.time())
+def unknown_peer() -> PeerKeys:
+    """The keys of an agent of us-east whose certificate the agent of eu-de has not received."""
+    certificate = region_keyring("eu-de").identity.peer.certificate
+    return agent_keyring("us-east", "stranger").keys_with(certificate, time.time())
 
 
 async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answer:
@@ -214,9 +214,9 @@ async def test_the_deadline_follows_the_clock_of_the_origin(tmp_path: Path) -> N
     ("token", "status", "reason"),
     [
         (lambda: signed(unknown_peer()), 403, "bad_route_context"),
-        (lambda: signed(session_between("eu-es", "eu-de")), 403, "bad_route_context"),
-        (lambda: signed(introduce(control_plane_sessions(), region_sessions("eu-de"))), 403, "bad_route_context"),
-        (lambda: signed(session_between("us-east", "eu-es")), 403, "bad_route_context"),
+        (lambda: signed(keys_between("eu-es", "eu-de")), 403, "bad_route_context"),
+        (lambda: signed(introduce(control_plane_keyring(), region_keyring("eu-de"))), 403, "bad_route_context"),
+        (lambda: signed(keys_between("us-east", "eu-es")), 403, "bad_route_context"),
         (lambda: signed()[:-4] + "AAAA", 403, "bad_route_context"),
         (lambda: signed(server="eu-es"), 403, "bad_route_context"),
         (lambda: signed(issued_at=time.time() - LIFETIME_S - 5), 403, "route_context_expired"),

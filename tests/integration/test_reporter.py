@@ -15,14 +15,14 @@ from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import BadSignature, Sessions
+from penstock.wire.peer_keys import BadSignature, Keyring
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.telemetry import reporter
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import PATIENCE_S, until
 
@@ -30,9 +30,9 @@ from tests.support.wait import PATIENCE_S, until
 class ControlPlane(SmallHttp):
     """Accepts reports, with the responses of control_plane/planning/report_intake.py."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, keyring: Keyring) -> None:
         super().__init__(self._take)
-        self.sessions = sessions
+        self.keyring = keyring
         self.certificate_requests = 0
         self.leading = True
         self.leader: str | None = None
@@ -42,11 +42,11 @@ class ControlPlane(SmallHttp):
     def _take(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         if target == identity.PATH.encode():
             self.certificate_requests += 1
-            return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
+            return 200, encode_certificate(self.keyring.identity.peer.certificate).encode()
         assert (method, target) == (b"POST", b"/v1/reports")
         sent = {name.decode(): value.decode() for name, value in headers}
         try:
-            authenticate_head(self.sessions, sent, time.time()).verify(body)
+            authenticate_head(self.keyring, sent, time.time()).verify(body)
         except BadSignature as error:
             return 401, str(error).encode()
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))
@@ -55,7 +55,7 @@ class ControlPlane(SmallHttp):
 
 @pytest.fixture
 async def planes() -> AsyncIterator[list[ControlPlane]]:
-    made = [ControlPlane(control_plane_sessions(name)) for name in ("a", "b")]
+    made = [ControlPlane(control_plane_keyring(name)) for name in ("a", "b")]
     for plane in made:
         await plane.start()
     yield made
@@ -67,7 +67,7 @@ class Agent:
     def __init__(self, store: MemoryStore, *bootstrap: str) -> None:
         self.seq = 0
         self.connections = UpstreamPool()
-        self.link = LeaderLink(store, ControlPlanes(bootstrap), self.connections, agent_sessions("here"), Random(1))
+        self.link = LeaderLink(store, ControlPlanes(bootstrap), self.connections, agent_keyring("here"), Random(1))
         self.reporter = Reporter(self.link, self.report)
 
     def report(self) -> AgentReport:
@@ -226,18 +226,18 @@ async def test_an_invalid_leader_key_is_ignored(planes: list[ControlPlane]) -> N
 async def test_a_control_plane_with_a_new_certificate_gets_the_next_report(planes: list[ControlPlane]) -> None:
     async with Agent(MemoryStore(), planes[0].url):
         await until(lambda: planes[0].reports != [])
-        planes[0].sessions = control_plane_sessions("renewed")
+        planes[0].keyring = control_plane_keyring("renewed")
         planes[0].reports.clear()
         await until(lambda: len(planes[0].reports) >= 2)
         assert planes[0].certificate_requests == 2
 
 
 @pytest.mark.parametrize(
-    "sessions",
-    [lambda: control_plane_sessions(fleet=1), lambda: agent_sessions("there")],
+    "keyring",
+    [lambda: control_plane_keyring(fleet=1), lambda: agent_keyring("there")],
     ids=["control plane of another fleet", "agent"],
 )
-async def test_only_a_control_plane_of_the_fleet_gets_reports(sessions: Callable[[], Sessions]) -> None:
-    async with ControlPlane(sessions()) as impostor, Agent(MemoryStore(), impostor.url):
+async def test_only_a_control_plane_of_the_fleet_gets_reports(keyring: Callable[[], Keyring]) -> None:
+    async with ControlPlane(keyring()) as impostor, Agent(MemoryStore(), impostor.url):
         await until(lambda: impostor.certificate_requests >= 3)
         assert impostor.requests == impostor.certificate_requests

@@ -25,7 +25,7 @@ from control_plane.leadership.leader_client import ForwardedRequest, LeaderClien
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN
-from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_sessions, write_identity
+from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_keyring, write_identity
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose
 from tests.support.issuer import AUDIENCE, rsa_key
 from tests.support.on_uvloop import on_uvloop
@@ -167,7 +167,7 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
     url: str, certificates: Path, tmp_path: Path
 ) -> None:
     leader, asks = Member("north", url), Member("south", "https://south")
-    link = LeaderClient(asks, control_plane_sessions("south"), tls=ClientTls(certificates / "authority.pem"))
+    link = LeaderClient(asks, control_plane_keyring("south"), tls=ClientTls(certificates / "authority.pem"))
 
     request = ForwardedRequest("GET", "/v1/regions", DUTY, "192.0.2.7")
 
@@ -180,7 +180,7 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
 
     assert b"Frankfurt" in (await found(regions)).body
     await link.close()
-    without_authority = LeaderClient(asks, control_plane_sessions("south"))
+    without_authority = LeaderClient(asks, control_plane_keyring("south"))
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
         await without_authority.forward(leader, request, PATIENCE_S)
     await without_authority.close()

@@ -26,7 +26,7 @@ from adapters.store.config_store import (
 from adapters.store.signed_store import SignedStore
 from lab.memory_store import MemoryStore
 from lab.server_starting import start_etcd
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.stores import compact_etcd, put
 from tests.support.wait import PATIENCE_S
 
@@ -49,7 +49,7 @@ async def opened(request: pytest.FixtureRequest) -> AsyncIterator[tuple[ConfigSt
         async def compact_memory(revision: int) -> None:
             memory.compact(revision)
 
-        yield memory if request.param == "memory" else SignedStore(memory, control_plane_sessions()), compact_memory
+        yield memory if request.param == "memory" else SignedStore(memory, control_plane_keyring()), compact_memory
         await memory.close()
     else:
         server: EtcdServer = request.getfixturevalue("contract_etcd")

@@ -25,7 +25,7 @@ from regional_agent.endpoints.endpoint_leases import FILE
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import published_loads
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -87,7 +87,7 @@ class Site:
         self._redis_url = shared.url
         self._gpu = gpu
         self._stack = stack
-        self._store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
+        self._store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_keyring())
         stack.push_async_callback(self._store.close)
         self._observer: AgentProcess
         (directory / "tokens").write_text(TOKEN)

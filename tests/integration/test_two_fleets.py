@@ -18,7 +18,7 @@ from adapters.store.signed_store import SignedStore
 from penstock.planning.plan import RegionPlan
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Operator, control_planes
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 from tests.support.planet import policy
 from tests.support.wait import until, until_async
 
@@ -45,13 +45,13 @@ async def _has_logged(log: Path, text: bytes) -> bool:
 async def test_the_plans_of_another_fleet_are_ignored(
     store: SignedStore, own_etcd: EtcdServer, tmp_path: Path, name: str, fleet: int
 ) -> None:
-    reader = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de"))
+    reader = SignedStore(EtcdStore([own_etcd.endpoint]), agent_keyring("eu-de"))
     config = ActiveConfig("eu-de", reader, tmp_path, Random(1), lambda policy: None)
     config.start()
     try:
         await _publish(store, 1)
         await until(lambda: config.plan is not None)
-        writer = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions(name, fleet))
+        writer = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_keyring(name, fleet))
         await _publish(writer, 2)
         await writer.close()
         await until(lambda: reader.rejected > 0 or _generation(config) == 2)

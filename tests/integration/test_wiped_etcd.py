@@ -14,7 +14,7 @@ from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.reports import offered
 from tests.support.wait import until
 
@@ -22,7 +22,7 @@ EU = ("eu-de", "eu-es")
 
 
 async def test_agents_follow_the_plans_of_a_store_that_was_wiped(own_etcd: EtcdServer, tmp_path: Path) -> None:
-    store = SignedStore(EtcdStore((own_etcd.endpoint,), call_timeout_s=20), control_plane_sessions())
+    store = SignedStore(EtcdStore((own_etcd.endpoint,), call_timeout_s=20), control_plane_keyring())
     agent = ActiveConfig("eu-de", store, tmp_path / "agent", Random(1), lambda policy: None)
     try:
         # A store with a history, so that its epochs are larger than those of one that begins.

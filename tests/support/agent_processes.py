@@ -26,7 +26,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from regional_agent.upstream.address import Address
 from tests.support.admin_keys import ADMIN_HEADERS, write_admin_keys
-from tests.support.identities import agent_id, control_plane_sessions, write_identity
+from tests.support.identities import agent_id, control_plane_keyring, write_identity
 from tests.support.planet import MODEL
 from tests.support.wait import PATIENCE_S
 
@@ -171,7 +171,7 @@ async def publish(
         shares: the shares of serving regions, by origin, for origins whose requests other regions serve too.
     """
     everywhere = residency_class(frozenset(policy.regions)).name
-    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=20), control_plane_sessions())
+    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=20), control_plane_keyring())
     await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
     for region in policy.regions:
         arcs = tuple(

@@ -31,7 +31,7 @@ from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
-from penstock.wire.session import Session
+from penstock.wire.peer_keys import PeerKeys
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_registration import Registrations
@@ -74,7 +74,7 @@ from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 from regional_agent.versions.shadow_requests import RequestCopies
 from regional_agent.versions.version_tally import VersionTally
 from tests.support.budgets import equal_budgets
-from tests.support.identities import region_sessions, session_between
+from tests.support.identities import keys_between, region_keyring
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import region_keys
 
@@ -132,8 +132,8 @@ class FixedPeers:
     def address(self, region: str) -> Address | None:
         return self.addresses.get(region)
 
-    def session(self, region: str, address: Address) -> Session:
-        return session_between(self.here, region)
+    def peer_keys(self, region: str, address: Address) -> PeerKeys:
+        return keys_between(self.here, region)
 
     def request_failed(self, region: str, address: Address) -> None:
         self.broke.append(region)
@@ -365,12 +365,12 @@ async def running_agent(
     forwarded = ForwardedRequestReader(
         region,
         agent.config,
-        region_sessions(region),
+        region_keyring(region),
         agent.router.requests.authorization,
         agent.router.local.chooser.expectations,
         agent.objects,
     )
-    questions = ObjectQueryReader(region, region_sessions(region), agent.config)
+    questions = ObjectQueryReader(region, region_keyring(region), agent.config)
     peer_service = PeerService(forwarded, agent.proxy, agent.config, cast(Any, None), questions)
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = agent.locator.header

@@ -19,8 +19,8 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from lab.memory_store import MemoryStore
-from penstock.wire.session import Sessions
-from tests.support.identities import control_plane_sessions
+from penstock.wire.peer_keys import Keyring
+from tests.support.identities import control_plane_keyring
 from tests.support.paths import PLANET
 from tests.support.wait import until
 
@@ -36,17 +36,17 @@ _description: dict[str, Any] | None = None
 
 
 def new_control_plane(
-    store: ConfigStore, name: str = "north", *, policies: Path = PLANET, sessions: Sessions | None = None
+    store: ConfigStore, name: str = "north", *, policies: Path = PLANET, keyring: Keyring | None = None
 ) -> ControlPlane:
     """A control plane at `http://<name>` that is not started, with the policy of a folder.
 
     Args:
-        sessions: its identity; None for the one that reports of `tests.support.reports` are signed for.
+        keyring: its identity; None for the one that reports of `tests.support.reports` are signed for.
     """
     return ControlPlane(
         store,
         Member(name, f"http://{name}"),
-        sessions=sessions or control_plane_sessions(),
+        keyring=keyring or control_plane_keyring(),
         policy_reader=FolderReader(policies),
         leader_lease_s=STEADY_LEASE_S,
     )
@@ -54,14 +54,14 @@ def new_control_plane(
 
 @asynccontextmanager
 async def leading_control_plane(
-    store: MemoryStore | None = None, *, policies: Path = PLANET, sessions: Sessions | None = None
+    store: MemoryStore | None = None, *, policies: Path = PLANET, keyring: Keyring | None = None
 ) -> AsyncIterator[ControlPlane]:
     """A control plane called north that leads and has published its first plan.
 
     Before a control plane leads, requests that need the state of the fleet are answered with 503.
     """
     store = store or MemoryStore()
-    control_plane = new_control_plane(store, policies=policies, sessions=sessions)
+    control_plane = new_control_plane(store, policies=policies, keyring=keyring)
     await control_plane.start()
     try:
         await leading(control_plane)

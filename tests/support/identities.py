@@ -14,7 +14,7 @@ from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY,
 from penstock.wire.authority import Authority, make_authority
 from penstock.wire.fleet_prefix import DEFAULT_PREFIX
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
-from penstock.wire.session import Session, Sessions
+from penstock.wire.peer_keys import Keyring, PeerKeys
 
 FLEET = "test"
 CONTROL_PLANE = "cp-1"
@@ -63,39 +63,39 @@ def identity(id_: SpiffeId, fleet: int = 0) -> Identity:
     return Identity(*_issued(id_, fleet), trust(fleet), time.time())
 
 
-def sessions(id_: SpiffeId, fleet: int = 0) -> Sessions:
-    return Sessions(identity(id_, fleet))
+def keyring(id_: SpiffeId, fleet: int = 0) -> Keyring:
+    return Keyring(identity(id_, fleet))
 
 
-def agent_sessions(region: str = "eu", name: str = "agent-1", fleet: int = 0) -> Sessions:
-    return sessions(agent_id(region, name), fleet)
+def agent_keyring(region: str = "eu", name: str = "agent-1", fleet: int = 0) -> Keyring:
+    return keyring(agent_id(region, name), fleet)
 
 
-def control_plane_sessions(name: str = CONTROL_PLANE, fleet: int = 0) -> Sessions:
-    return sessions(control_plane_id(name), fleet)
+def control_plane_keyring(name: str = CONTROL_PLANE, fleet: int = 0) -> Keyring:
+    return keyring(control_plane_id(name), fleet)
 
 
-def sessions_of_fleet(id_: SpiffeId, prefix: str = DEFAULT_PREFIX, name: str = FLEET) -> Sessions:
-    """The sessions of a process of another fleet of the same authority: with another prefix, or another name."""
+def keyring_of_fleet(id_: SpiffeId, prefix: str = DEFAULT_PREFIX, name: str = FLEET) -> Keyring:
+    """The keys of a process of another fleet of the same authority: with another prefix, or another name."""
     id_ = msgspec.structs.replace(id_, trust_domain=name)
-    return Sessions(Identity(*_issued(id_, 0), trust(), time.time(), prefix))
+    return Keyring(Identity(*_issued(id_, 0), trust(), time.time(), prefix))
 
 
-def introduce(sender: Sessions, receiver: Sessions) -> Session:
-    """The session of `sender` with `receiver`, after both have received the other's certificate."""
-    receiver.session_with(sender.identity.peer.certificate, time.time())
-    return sender.session_with(receiver.identity.peer.certificate, time.time())
+def introduce(sender: Keyring, receiver: Keyring) -> PeerKeys:
+    """The keys that `sender` shares with `receiver`, after both have received the other's certificate."""
+    receiver.keys_with(sender.identity.peer.certificate, time.time())
+    return sender.keys_with(receiver.identity.peer.certificate, time.time())
 
 
 @cache
-def region_sessions(region: str) -> Sessions:
-    """The sessions of the only agent of a region, for tests whose agents share a process."""
-    return agent_sessions(region)
+def region_keyring(region: str) -> Keyring:
+    """The keys of the only agent of a region, for tests whose agents share a process."""
+    return agent_keyring(region)
 
 
-def session_between(sender: str, receiver: str) -> Session:
-    """The session of the only agent of a region with the only agent of another region."""
-    return introduce(region_sessions(sender), region_sessions(receiver))
+def keys_between(sender: str, receiver: str) -> PeerKeys:
+    """The keys shared by the only agent of a region with the only agent of another region."""
+    return introduce(region_keyring(sender), region_keyring(receiver))
 
 
 def write_identity(directory: Path, id_: SpiffeId, fleet: int = 0) -> Path:

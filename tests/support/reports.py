@@ -11,9 +11,9 @@ import msgspec
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.policy.residency import residency_class
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.signed_report import report_headers
-from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
+from tests.support.identities import CONTROL_PLANE, agent_keyring, control_plane_keyring
 
 MODEL = "llama-3.1-8b"
 
@@ -46,8 +46,8 @@ def endpoint(
 
 
 @cache
-def _sender(region: str, agent: str, fleet: int) -> Sessions:
-    return agent_sessions(region, agent, fleet)
+def _sender(region: str, agent: str, fleet: int) -> Keyring:
+    return agent_keyring(region, agent, fleet)
 
 
 def packed(
@@ -62,5 +62,5 @@ def packed(
     body = msgspec.msgpack.encode(report)
     agent = _sender(report.region, report.agent, fleet)
     if isinstance(receiver, str):
-        receiver = control_plane_sessions(receiver, fleet).identity.peer.certificate
-    return body, report_headers(agent.session_with(receiver, time.time()), agent.identity.peer.certificate, body)
+        receiver = control_plane_keyring(receiver, fleet).identity.peer.certificate
+    return body, report_headers(agent.keys_with(receiver, time.time()), agent.identity.peer.certificate, body)

@@ -15,13 +15,13 @@ from control_plane.planning.internal_metrics import InternalMetrics
 from control_plane.planning.report_intake import MAX_REPORT_BYTES, ReportIntake, ReportReceipt, ReportRefused
 from penstock.wire import identity, signed_report
 from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 
 BODY_TIMEOUT_S = 5.0
 """Maximum time (s) to receive the body of a report."""
 
 
-def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -> APIRouter:
+def routes(intake: ReportIntake, keyring: Keyring, metrics: InternalMetrics) -> APIRouter:
     """Return the router of reports."""
     router = APIRouter(tags=["agents"])
 
@@ -51,7 +51,7 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
     @router.get(identity.PATH, response_class=PlainTextResponse)
     async def certificate() -> PlainTextResponse:
         """Return the certificate (DER in base64) of this control plane, which agents and control planes verify."""
-        return PlainTextResponse(encode_certificate(sessions.identity.peer.certificate))
+        return PlainTextResponse(encode_certificate(keyring.identity.peer.certificate))
 
     return router
 

@@ -26,7 +26,7 @@ from penstock.admission.client_network import client_network
 from penstock.admission.connection_places import Standing
 from penstock.wire import budget_exchange, identity, signed_report
 from penstock.wire.identity import BadIdentity
-from penstock.wire.session import BadSignature, Purpose
+from penstock.wire.peer_keys import BadSignature, Purpose
 
 RETRY_S = 2
 """Retry-After (s) of a caller with too many connections."""

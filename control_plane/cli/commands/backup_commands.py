@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adapters.etcd.etcd_store import EtcdStore
     from adapters.store.signed_store import SignedStore
     from control_plane.settings import ControlPlaneSettings
-    from penstock.wire.session import Sessions
+    from penstock.wire.peer_keys import Keyring
 
 FileArgument = Annotated[Path, typer.Argument(help="The backup.", show_default=False)]
 
@@ -70,12 +70,12 @@ async def _backup(file: Path, config: Path | None, output: Output) -> None:
     from adapters.store.config_store import StoreError
     from adapters.store.store_backup import take_backup, write_backup
 
-    async with _stores(config) as (settings, sessions, etcd, store):
+    async with _stores(config) as (settings, keyring, etcd, store):
         fleet = await store.get(keys.FLEET)
         if fleet is None or not fleet.value:
             reason = "has no fleet" if fleet is None else "belongs to another fleet, or its signature is revoked"
             raise StoreError(f"{settings.etcd_prefix}: the store {reason}; check etcd_endpoints and etcd_prefix")
-        name = sessions.identity.id.trust_domain
+        name = keyring.identity.id.trust_domain
         now = datetime.now(UTC).isoformat(timespec="seconds")
         taken = await take_backup(etcd, fleet=name, prefix=settings.etcd_prefix, taken_at=now)
     write_backup(taken, file)
@@ -91,10 +91,8 @@ async def _restore(file: Path, config: Path | None, output: Output, *, force: bo
     from control_plane.planning.plan_epoch import EpochBase
 
     saved = read_backup(file)
-    async with _stores(config) as (settings, sessions, etcd, store):
-        restored = await restore_backup(
-            etcd, saved, sessions, prefix=settings.etcd_prefix, force=force, dry_run=dry_run
-        )
+    async with _stores(config) as (settings, keyring, etcd, store):
+        restored = await restore_backup(etcd, saved, keyring, prefix=settings.etcd_prefix, force=force, dry_run=dry_run)
         item = await store.get(keys.EPOCH_BASE)
         try:
             base = decode(item.value, EpochBase).base if item is not None else 0
@@ -124,8 +122,8 @@ async def _restore(file: Path, config: Path | None, output: Output, *, force: bo
 @asynccontextmanager
 async def _stores(
     config: Path | None,
-) -> AsyncIterator[tuple[ControlPlaneSettings, Sessions, EtcdStore, SignedStore]]:
-    """Yield the settings of a control plane, its sessions, the store without signatures, and the signed store."""
+) -> AsyncIterator[tuple[ControlPlaneSettings, Keyring, EtcdStore, SignedStore]]:
+    """Yield the settings of a control plane, its keyring, the store without signatures, and the signed store."""
     from adapters.etcd.etcd_store import EtcdStore
     from adapters.files.identity_files import IdentityFiles
     from adapters.store.signed_store import SignedStore
@@ -136,9 +134,9 @@ async def _stores(
     settings = load_settings(config=config)
     prefix = settings.etcd_prefix
     identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, prefix=prefix)
-    sessions = identity.sessions
+    keyring = identity.keyring
     etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
     try:
-        yield settings, sessions, etcd, SignedStore(etcd, sessions, prefix=prefix)
+        yield settings, keyring, etcd, SignedStore(etcd, keyring, prefix=prefix)
     finally:
         await etcd.close()

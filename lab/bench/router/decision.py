@@ -33,8 +33,8 @@ from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.peer_keys import Keyring
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
-from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
@@ -146,7 +146,7 @@ async def _agent(size: int, directory: Path) -> tuple[AgentRuntime, Router]:
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
     runtime = AgentRuntime(
         load_settings(_settings(size, directory)),
-        AgentCredentials(Sessions(standalone_identity(agent, time.time())), RegionKeys(secrets.token_bytes(KEY_BYTES))),
+        AgentCredentials(Keyring(standalone_identity(agent, time.time())), RegionKeys(secrets.token_bytes(KEY_BYTES))),
         UpstreamPools(pool),
         AgentMetrics(),
         rng,

@@ -15,8 +15,8 @@ from adapters.store.config_store import KeyValue, Put, StoreError
 from adapters.store.informer import Informer
 from adapters.store.signed_store import UNAUTHENTIC, SignedStore, may_write
 from lab.memory_store import MemoryStore
-from penstock.wire.session import Sessions
-from tests.support.identities import YEAR_S, agent_id, agent_sessions, control_plane_id, control_plane_sessions
+from penstock.wire.peer_keys import Keyring
+from tests.support.identities import YEAR_S, agent_id, agent_keyring, control_plane_id, control_plane_keyring
 from tests.support.stores import put
 from tests.support.wait import until
 
@@ -26,8 +26,8 @@ def etcd() -> MemoryStore:
     return MemoryStore()
 
 
-def signed(etcd: MemoryStore, sessions: Sessions | None = None, offset_s: float = 0.0) -> SignedStore:
-    return SignedStore(etcd, sessions or control_plane_sessions(), clock=lambda: time.time() + offset_s)
+def signed(etcd: MemoryStore, keyring: Keyring | None = None, offset_s: float = 0.0) -> SignedStore:
+    return SignedStore(etcd, keyring or control_plane_keyring(), clock=lambda: time.time() + offset_s)
 
 
 async def value(store: SignedStore, key: str) -> bytes:
@@ -44,7 +44,7 @@ async def raw(etcd: MemoryStore, key: str) -> KeyValue:
 
 async def test_a_reader_of_the_fleet_reads_what_a_control_plane_wrote(etcd: MemoryStore) -> None:
     await put(signed(etcd), keys.OVERRIDES, b"payload\nof two lines")
-    reader = signed(etcd, agent_sessions())
+    reader = signed(etcd, agent_keyring())
     assert await value(reader, keys.OVERRIDES) == b"payload\nof two lines"
     assert [item.value for item in (await reader.list(keys.ROOT)).items] == [b"payload\nof two lines"]
     async with aclosing(reader.watch(keys.ROOT, 0)) as changes:
@@ -80,7 +80,7 @@ async def test_a_value_without_a_signature_of_the_fleet_is_empty(etcd: MemorySto
 
 
 async def test_a_value_of_another_fleet_is_empty(etcd: MemoryStore) -> None:
-    await put(signed(etcd, control_plane_sessions(fleet=1)), keys.LEADER, b"payload")
+    await put(signed(etcd, control_plane_keyring(fleet=1)), keys.LEADER, b"payload")
     assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
 
 
@@ -98,7 +98,7 @@ async def test_a_value_that_was_copied_to_another_key_is_empty(etcd: MemoryStore
 
 
 async def test_an_earlier_value_cannot_be_restored(etcd: MemoryStore) -> None:
-    writer, reader = signed(etcd), signed(etcd, agent_sessions())
+    writer, reader = signed(etcd), signed(etcd, agent_keyring())
     await put(writer, keys.OVERRIDES, b"first")
     first = (await raw(etcd, keys.OVERRIDES)).value
     await put(signed(etcd, offset_s=1), keys.OVERRIDES, b"second")
@@ -119,7 +119,7 @@ async def test_a_read_that_is_older_than_a_received_value_is_authentic() -> None
             return item
 
     etcd = SlowReplies()
-    reader = signed(etcd, agent_sessions())
+    reader = signed(etcd, agent_keyring())
     await put(signed(etcd), keys.OVERRIDES, b"first")
     reading = asyncio.create_task(value(reader, keys.OVERRIDES))
     await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def test_a_read_that_is_older_than_a_received_value_is_authentic() -> None
 
 
 async def test_a_writer_whose_clock_is_behind_still_replaces_a_value_it_has_read(etcd: MemoryStore) -> None:
-    reader, behind = signed(etcd, agent_sessions()), signed(etcd, control_plane_sessions("cp-2"), offset_s=-100)
+    reader, behind = signed(etcd, agent_keyring()), signed(etcd, control_plane_keyring("cp-2"), offset_s=-100)
     await put(signed(etcd), keys.OVERRIDES, b"first")
     assert await value(reader, keys.OVERRIDES) == b"first"
     assert await value(behind, keys.OVERRIDES) == b"first"
@@ -166,13 +166,13 @@ def test_each_role_can_write_its_own_keys_only(key: str, by_agent: bool, by_cont
 
 
 async def test_an_agent_cannot_write_a_plan(etcd: MemoryStore) -> None:
-    await put(signed(etcd, agent_sessions()), keys.plan("eu"), b"payload")
+    await put(signed(etcd, agent_keyring()), keys.plan("eu"), b"payload")
     assert await value(signed(etcd), keys.plan("eu")) == UNAUTHENTIC
 
 
 async def test_fleets_with_different_prefixes_share_an_etcd(etcd: MemoryStore) -> None:
-    blue = SignedStore(etcd, control_plane_sessions(), prefix="/blue/")
-    green = SignedStore(etcd, control_plane_sessions(fleet=1), prefix="/green/")
+    blue = SignedStore(etcd, control_plane_keyring(), prefix="/blue/")
+    green = SignedStore(etcd, control_plane_keyring(fleet=1), prefix="/green/")
     for store in (blue, green):
         committed = await store.commit([], [Put(keys.LEADER, b"payload")])
         assert committed.succeeded
@@ -189,8 +189,8 @@ async def test_nothing_is_written_with_a_certificate_that_readers_reject(etcd: M
 
 async def test_a_writer_whose_clock_was_ahead_is_read_again_when_it_is_right(etcd: MemoryStore) -> None:
     ahead_s = [3600.0]
-    writer = SignedStore(etcd, control_plane_sessions(), clock=lambda: time.time() + ahead_s[0])
-    reader = signed(etcd, agent_sessions())
+    writer = SignedStore(etcd, control_plane_keyring(), clock=lambda: time.time() + ahead_s[0])
+    reader = signed(etcd, agent_keyring())
     await put(writer, keys.OVERRIDES, b"ahead")
     await value(writer, keys.OVERRIDES)
     assert await value(reader, keys.OVERRIDES) == UNAUTHENTIC
@@ -202,7 +202,7 @@ async def test_a_writer_whose_clock_was_ahead_is_read_again_when_it_is_right(etc
 
 async def test_values_from_the_future_count_once_the_clock_is_set(etcd: MemoryStore) -> None:
     ahead_s = -3600.0
-    reader = SignedStore(etcd, control_plane_sessions(), clock=lambda: time.time() + ahead_s)
+    reader = SignedStore(etcd, control_plane_keyring(), clock=lambda: time.time() + ahead_s)
     informer = Informer(reader, keys.OVERRIDES, rng=Random(1))
     await put(signed(etcd), keys.OVERRIDES, b"payload")
     informer.start()
@@ -216,7 +216,7 @@ async def test_values_from_the_future_count_once_the_clock_is_set(etcd: MemorySt
 
 @pytest.mark.parametrize("key", [keys.REVOKED_KEYS, keys.tenant_shard(7)])
 async def test_an_agent_whose_clock_is_behind_reads_revocations(etcd: MemoryStore, key: str) -> None:
-    behind = signed(etcd, agent_sessions(), offset_s=-3600.0)
+    behind = signed(etcd, agent_keyring(), offset_s=-3600.0)
     for content in (b"first", b"second"):
         await put(signed(etcd), key, content)
         assert await value(behind, key) == content
@@ -224,8 +224,8 @@ async def test_an_agent_whose_clock_is_behind_reads_revocations(etcd: MemoryStor
 
 @pytest.mark.parametrize("key", [keys.AUDIT_HEAD, keys.REVOKED_KEYS, keys.tenant_shard(7)])
 async def test_what_a_writer_whose_clock_is_behind_changes_counts_for_all(etcd: MemoryStore, key: str) -> None:
-    right, reader = signed(etcd), signed(etcd, agent_sessions())
-    behind = signed(etcd, control_plane_sessions("cp-2"), offset_s=-3600.0)
+    right, reader = signed(etcd), signed(etcd, agent_keyring())
+    behind = signed(etcd, control_plane_keyring("cp-2"), offset_s=-3600.0)
     for writer, content in ((right, b"first"), (behind, b"second"), (right, b"third"), (behind, b"fourth")):
         await value(writer, key) if content != b"first" else None
         await put(writer, key, content)
@@ -234,7 +234,7 @@ async def test_what_a_writer_whose_clock_is_behind_changes_counts_for_all(etcd: 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, YEAR_S - 3 * 86_400.0])
 async def test_what_follows_a_value_from_the_future_counts_for_all(etcd: MemoryStore, ahead_s: float) -> None:
-    right, reader = signed(etcd, control_plane_sessions("cp-2")), signed(etcd, agent_sessions())
+    right, reader = signed(etcd, control_plane_keyring("cp-2")), signed(etcd, agent_keyring())
     await put(signed(etcd, offset_s=ahead_s), keys.AUDIT_HEAD, b"ahead")
     for content in (b"ahead", b"second", b"third"):
         if content != b"ahead":

@@ -9,29 +9,29 @@ from adapters.store import keys
 from adapters.store.config_store import Put
 from adapters.store.signed_store import UNAUTHENTIC, SignedStore
 from lab.memory_store import MemoryStore
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from tests.support.identities import (
     agent_id,
-    agent_sessions,
+    agent_keyring,
     control_plane_id,
-    control_plane_sessions,
-    sessions_of_fleet,
+    control_plane_keyring,
+    keyring_of_fleet,
 )
 
 PRODUCTION = "/production/"
 OTHERS = {
-    "another prefix": (control_plane_sessions(), "/staging/"),
-    "another name and the same prefix": (sessions_of_fleet(control_plane_id(), name="staging"), PRODUCTION),
-    "another name and another prefix": (sessions_of_fleet(control_plane_id(), name="staging"), "/staging/"),
-    "the default prefix": (control_plane_sessions(), keys.DEFAULT_PREFIX),
+    "another prefix": (control_plane_keyring(), "/staging/"),
+    "another name and the same prefix": (keyring_of_fleet(control_plane_id(), name="staging"), PRODUCTION),
+    "another name and another prefix": (keyring_of_fleet(control_plane_id(), name="staging"), "/staging/"),
+    "the default prefix": (control_plane_keyring(), keys.DEFAULT_PREFIX),
 }
 COPIED = (keys.LEADER, keys.FLEET, keys.plan("eu"), keys.policy("p"), keys.OVERRIDES, keys.audit_entry(1))
 
 
-async def copy_from(sessions: Sessions, prefix: str, to: MemoryStore, key: str) -> None:
-    """Copy a value that `sessions` signed under `prefix` to the prefix of production."""
+async def copy_from(keyring: Keyring, prefix: str, to: MemoryStore, key: str) -> None:
+    """Copy a value that `keyring` signed under `prefix` to the prefix of production."""
     staging = MemoryStore()
-    await SignedStore(staging, sessions, prefix=prefix).commit([], [Put(key, b"lax")])
+    await SignedStore(staging, keyring, prefix=prefix).commit([], [Put(key, b"lax")])
     item = await staging.get(prefix + key.removeprefix(keys.DEFAULT_PREFIX))
     assert item is not None
     await to.commit([], [Put(PRODUCTION + key.removeprefix(keys.DEFAULT_PREFIX), item.value)])
@@ -48,7 +48,7 @@ async def value(store: SignedStore, key: str) -> bytes:
 async def test_a_copied_value_is_empty(other: str, key: str) -> None:
     etcd = MemoryStore()
     await copy_from(*OTHERS[other], etcd, key)
-    for reader in (agent_sessions(), control_plane_sessions()):
+    for reader in (agent_keyring(), control_plane_keyring()):
         with structlog.testing.capture_logs() as logs:
             assert await value(SignedStore(etcd, reader, prefix=PRODUCTION), key) == UNAUTHENTIC
         (line,) = logs
@@ -58,16 +58,16 @@ async def test_a_copied_value_is_empty(other: str, key: str) -> None:
 
 @pytest.mark.parametrize("other", OTHERS)
 async def test_a_copied_registration_is_empty(other: str) -> None:
-    sessions, prefix = OTHERS[other]
-    sender = sessions_of_fleet(agent_id("eu"), sessions.identity.prefix, sessions.identity.id.trust_domain)
+    keyring, prefix = OTHERS[other]
+    sender = keyring_of_fleet(agent_id("eu"), keyring.identity.prefix, keyring.identity.id.trust_domain)
     etcd = MemoryStore()
     await copy_from(sender, prefix, etcd, keys.agent("eu", "agent-1"))
-    assert await value(SignedStore(etcd, agent_sessions("us"), prefix=PRODUCTION), keys.agent("eu", "agent-1")) == b""
+    assert await value(SignedStore(etcd, agent_keyring("us"), prefix=PRODUCTION), keys.agent("eu", "agent-1")) == b""
 
 
 async def test_a_changed_prefix_in_the_value_does_not_bring_it_over() -> None:
     etcd = MemoryStore()
-    await copy_from(control_plane_sessions(), "/staging/", etcd, keys.LEADER)
+    await copy_from(control_plane_keyring(), "/staging/", etcd, keys.LEADER)
     (item,) = (await etcd.list(PRODUCTION)).items
     await etcd.commit([], [Put(item.key, item.value.replace(b"/staging/", PRODUCTION.encode(), 1))])
-    assert await value(SignedStore(etcd, agent_sessions(), prefix=PRODUCTION), keys.LEADER) == UNAUTHENTIC
+    assert await value(SignedStore(etcd, agent_keyring(), prefix=PRODUCTION), keys.LEADER) == UNAUTHENTIC

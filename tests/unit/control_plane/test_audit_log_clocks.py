@@ -9,7 +9,7 @@ from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from lab.memory_store import MemoryStore
 from penstock.records.audit_chain import AuditEntry
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 
 MADE = AuditedAction(Caller("ops", Role.OPERATOR), "override.lift", "drain-1", "a test")
 
@@ -18,7 +18,7 @@ async def test_an_audited_change_of_a_clock_ahead_leaves_later_changes_possible(
     etcd = MemoryStore()
 
     def log(ahead_s: float) -> AuditLog:
-        return AuditLog(SignedStore(etcd, control_plane_sessions(), clock=lambda: time.time() + ahead_s))
+        return AuditLog(SignedStore(etcd, control_plane_keyring(), clock=lambda: time.time() + ahead_s))
 
     right, other = log(0.0), log(0.0)
     for each in (right, log(3600.0), right, other, right):

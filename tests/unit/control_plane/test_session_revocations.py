@@ -29,7 +29,7 @@ from penstock.records.audit_chain import AuditEntry
 from tests.support.api_app import TOKEN, served
 from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore
-from tests.support.identities import control_plane_id, sessions_of_fleet
+from tests.support.identities import control_plane_id, keyring_of_fleet
 from tests.support.paths import PLANET
 from tests.support.wait import until, until_async
 
@@ -112,9 +112,9 @@ async def test_an_admin_ends_the_sessions_of_a_caller(control_plane: ControlPlan
 @asynccontextmanager
 async def serving(prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """A control plane with the same private key, of the fleet with this prefix."""
-    sessions = sessions_of_fleet(control_plane_id("north"), prefix)
+    keyring = keyring_of_fleet(control_plane_id("north"), prefix)
     reader, member = FolderReader(PLANET), Member("north", "http://north")
-    made = ControlPlane(MemoryStore(), member, sessions=sessions, policy_reader=reader)
+    made = ControlPlane(MemoryStore(), member, keyring=keyring, policy_reader=reader)
     app = made.create_api(Access(TOKEN), browser_secret=b"the private key")
     await made.start()
     try:

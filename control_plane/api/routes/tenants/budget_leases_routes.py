@@ -13,7 +13,7 @@ from control_plane.planning.report_intake import ReportIntake
 from control_plane.tenants.budget_leader import MAX_EXCHANGE_BYTES, BudgetLeader, ExchangeRefused
 from penstock.wire import budget_exchange
 from penstock.wire.identity import BadIdentity
-from penstock.wire.session import BadSignature, Purpose
+from penstock.wire.peer_keys import BadSignature, Purpose
 
 _PACKED: dict[str, Any] = {"content": {"application/msgpack": {"schema": {}}}}
 

@@ -23,8 +23,8 @@ from adapters.files.secret_file import BadSecret, read_secret
 from adapters.files.secret_reload import SecretFile
 from adapters.tls_contexts import ServerTls
 from penstock.wire.identity import BadIdentity, ProcessRole
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
-from penstock.wire.session import BadSignature
 from tests.support.descriptors import no_free_descriptors
 from tests.support.identities import START, agent_id, authority, control_plane_id, renew_identity, write_identity
 
@@ -35,19 +35,19 @@ def load(directory: Path) -> IdentityFiles:
 
 def test_a_renewed_certificate_is_used_without_restart(tmp_path: Path) -> None:
     files = load(write_identity(tmp_path, agent_id()))
-    before = files.sessions.identity.peer.serial
+    before = files.keyring.identity.peer.serial
     assert not files.reload()
     renew_identity(tmp_path, agent_id())
     assert files.reload()
-    assert files.sessions.identity.peer.serial != before
+    assert files.keyring.identity.peer.serial != before
 
 
 def test_a_bad_renewal_leaves_the_last_identity_in_use(tmp_path: Path) -> None:
     files = load(write_identity(tmp_path, agent_id()))
-    before = files.sessions.identity
+    before = files.keyring.identity
     (tmp_path / CERTIFICATE).write_bytes(b"half a certifica")
     assert not files.reload()
-    assert files.sessions.identity is before
+    assert files.keyring.identity is before
 
 
 def test_a_certificate_that_could_not_be_used_at_first_is_used_later(
@@ -58,7 +58,7 @@ def test_a_certificate_that_could_not_be_used_at_first_is_used_later(
     now = START
     files = IdentityFiles(write_identity(tmp_path, agent_id()), ProcessRole.AGENT, "agent-1", "eu", clock=lambda: now)
     tls = ServerTls(tmp_path / CERTIFICATE, tmp_path / PRIVATE_KEY, tmp_path / AUTHORITIES)
-    before, context = files.sessions.identity.peer.serial, tls()
+    before, context = files.keyring.identity.peer.serial, tls()
     renew_identity(tmp_path, agent_id())
     with capture_logs() as logged:
         assert not files.reload(), "by the clock of this process the certificate is not valid yet"
@@ -71,23 +71,23 @@ def test_a_certificate_that_could_not_be_used_at_first_is_used_later(
     now = time.time()
     assert files.reload()
     tls.files.reload_if_changed()
-    assert files.sessions.identity.peer.serial != before
+    assert files.keyring.identity.peer.serial != before
     assert tls() is not context
 
 
 def test_a_revocation_takes_effect_without_restart(tmp_path: Path) -> None:
     files = load(write_identity(tmp_path / "own", agent_id()))
     other = IdentityFiles(write_identity(tmp_path / "cp", control_plane_id()), ProcessRole.CONTROL_PLANE, "cp-1")
-    peer = other.sessions.identity.peer
-    assert files.sessions.session_with(peer.certificate, peer.not_before)
+    peer = other.keyring.identity.peer
+    assert files.keyring.keys_with(peer.certificate, peer.not_before)
     (tmp_path / "own" / REVOKED).write_text(f"# stolen\n0x{peer.serial.upper()}\n")
     assert files.reload()
     with pytest.raises(BadIdentity, match="revoked"):
-        files.sessions.session_with(peer.certificate, peer.not_before)
+        files.keyring.keys_with(peer.certificate, peer.not_before)
     (tmp_path / "own" / REVOKED).write_text("")
     assert not files.reload()
     with pytest.raises(BadIdentity, match="revoked"):
-        files.sessions.session_with(peer.certificate, peer.not_before)
+        files.keyring.keys_with(peer.certificate, peer.not_before)
 
 
 def test_a_certificate_for_another_process_is_refused(tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ def test_a_mounted_secret_is_read_again_when_its_link_is_swapped(tmp_path: Path)
         (mount / name).symlink_to(f"..data/{name}")
     files = load(mount)
     tls = ServerTls(mount / CERTIFICATE, mount / PRIVATE_KEY, mount / AUTHORITIES)
-    before, context = files.sessions.identity.peer.serial, tls()
+    before, context = files.keyring.identity.peer.serial, tls()
     assert not files.reload()
     publish("..2026_02")
     assert files.reload()
     tls.files.reload_if_changed()
-    assert files.sessions.identity.peer.serial != before
+    assert files.keyring.identity.peer.serial != before
     assert tls() is not context
 
 

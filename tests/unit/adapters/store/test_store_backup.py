@@ -20,7 +20,7 @@ from adapters.store.store_backup import (
     write_backup,
 )
 from lab.memory_store import MemoryStore
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.stores import put
 
 PREFIX = "/fleets/one/"
@@ -29,7 +29,7 @@ NOON = "2030-01-01T12:00:00+00:00"
 
 async def filled(store: MemoryStore, keys_and_values: dict[str, bytes]) -> SignedStore:
     """The store with the fleet's key, values that it signed, and one that has a lease."""
-    signed = SignedStore(store, control_plane_sessions(), prefix=PREFIX)
+    signed = SignedStore(store, control_plane_keyring(), prefix=PREFIX)
     lease = await store.grant_lease(60)
     await signed.commit([], [Put(keys.agent("eu", "agent-1"), b"lives", lease), Put(keys.FLEET, b"a")])
     for key, value in keys_and_values.items():
@@ -45,7 +45,7 @@ async def backup_of(store: MemoryStore) -> Backup:
 async def restore(
     store: MemoryStore, saved: Backup, *, prefix: str = PREFIX, force: bool = False
 ) -> tuple[int, list[str]]:
-    return await restore_backup(store, saved, control_plane_sessions(), prefix=prefix, force=force)
+    return await restore_backup(store, saved, control_plane_keyring(), prefix=prefix, force=force)
 
 
 async def test_a_backup_restores_every_key_without_a_lease_under_another_prefix(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_a_backup_restores_every_key_without_a_lease_under_another_prefix(
     saved = read_backup(tmp_path / "backup")
     assert (saved.fleet, saved.prefix, saved.taken_at) == ("test", PREFIX, NOON)
     assert await restore(new, saved, prefix="/other/") == (0, [])
-    restored = await SignedStore(new, control_plane_sessions(), prefix="/other/").list(keys.ROOT)
+    restored = await SignedStore(new, control_plane_keyring(), prefix="/other/").list(keys.ROOT)
     assert {item.key: item.value for item in restored.items} == {
         **many,
         keys.policy("p"): b"y" * 1_100_000,
@@ -79,7 +79,7 @@ async def test_keys_of_the_fleet_are_replaced_only_with_force(tmp_path: Path) ->
     assert await store.list("/") == before
 
     assert await restore(store, saved, force=True) == (3, [])
-    reader = SignedStore(store, control_plane_sessions(), prefix=PREFIX)
+    reader = SignedStore(store, control_plane_keyring(), prefix=PREFIX)
     assert {item.key: item.value for item in (await reader.list(keys.ROOT)).items} == {
         keys.agent("eu", "agent-1"): b"",  # not signed by an agent, so read as empty
         keys.FLEET: b"a",
@@ -104,7 +104,7 @@ async def test_the_backup_of_another_fleet_is_refused() -> None:
     await filled(store, {})
     saved = await backup_of(store)
     with pytest.raises(RestoreRefused, match=r"the backup is of another fleet \(test\)"):
-        await restore_backup(MemoryStore(), saved, control_plane_sessions(fleet=1), prefix=PREFIX, force=True)
+        await restore_backup(MemoryStore(), saved, control_plane_keyring(fleet=1), prefix=PREFIX, force=True)
     with pytest.raises(RestoreRefused, match="the backup is of another fleet"):
         await restore(MemoryStore(), await backup_of(MemoryStore()))
 
@@ -115,7 +115,7 @@ async def test_values_that_the_fleet_did_not_sign_are_named() -> None:
     await put(store, PREFIX + "v1/overrides", b"forged")
     new = MemoryStore()
     assert await restore(new, await backup_of(store)) == (0, [keys.OVERRIDES])
-    item = await SignedStore(new, control_plane_sessions(), prefix=PREFIX).get(keys.OVERRIDES)
+    item = await SignedStore(new, control_plane_keyring(), prefix=PREFIX).get(keys.OVERRIDES)
     assert item is not None
     assert not item.value, "the key stays, so that a control plane does not plan as if there were no overrides"
 
@@ -141,7 +141,7 @@ async def test_a_damaged_file_and_another_format_are_refused(tmp_path: Path) -> 
 async def test_a_fleet_whose_prefix_begins_with_that_of_the_backup_is_left_alone() -> None:
     store, inner = MemoryStore(), PREFIX + "staging/"
     await filled(store, {})
-    await SignedStore(store, control_plane_sessions(), prefix=inner).commit([], [Put(keys.FLEET, b"staging")])
+    await SignedStore(store, control_plane_keyring(), prefix=inner).commit([], [Put(keys.FLEET, b"staging")])
     before = (await store.list(inner)).items
     saved = await backup_of(store)
     assert {entry.key for entry in saved.entries} == {"v1/fleet"}

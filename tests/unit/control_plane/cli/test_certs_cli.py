@@ -44,11 +44,11 @@ def test_issued_and_renewed_certificates_are_usable(authority: str, tmp_path: Pa
     out = tmp_path / "agent"
     issue_agent(authority, out)
     files = IdentityFiles(out, ProcessRole.AGENT, "agent-1", "eu")
-    before = files.sessions.identity.peer
+    before = files.keyring.identity.peer
     assert run("certs", "rotate", str(out), "--authority", authority).exit_code == 0
     assert files.reload()
-    assert files.sessions.identity.id == before.id
-    assert files.sessions.identity.peer.serial != before.serial
+    assert files.keyring.identity.id == before.id
+    assert files.keyring.identity.peer.serial != before.serial
 
 
 def test_rotation_keeps_the_key_of_the_region_and_every_authority_that_is_trusted(

@@ -30,7 +30,7 @@ from control_plane.policy.folder import FolderReader
 from lab.memory_store import MemoryStore
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.paths import PLANET
 from tests.support.wait import PATIENCE_S
 
@@ -51,7 +51,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         control_plane = ControlPlane(
             MemoryStore(),
             member,
-            sessions=control_plane_sessions(),
+            keyring=control_plane_keyring(),
             policy_reader=FolderReader(PLANET),
             leader_lease_s=STEADY_LEASE_S,
         )

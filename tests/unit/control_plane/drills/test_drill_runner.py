@@ -35,7 +35,7 @@ from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import DrillSchedule, Exercise
 from tests.support.api_app import OPERATOR, REGIONS, TOKEN, new_control_plane, served
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.override_builders import drain
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
@@ -69,7 +69,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     for name, text in DOCUMENTS.items():
         (folder / f"{name}.yaml").write_text(text.format(now))
     store = MemoryStore()
-    planes = [new_control_plane(store, name, policies=folder, sessions=control_plane_sessions(name)) for name in NAMES]
+    planes = [new_control_plane(store, name, policies=folder, keyring=control_plane_keyring(name)) for name in NAMES]
     apis = {
         name: httpx.AsyncClient(
             transport=httpx.ASGITransport(served(plane, Access(TOKEN)), raise_app_exceptions=False),

@@ -24,21 +24,21 @@ from control_plane.leadership.forwarded_caller import (
 from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderUnavailable
 from lab.memory_store import MemoryStore
 from penstock.wire.identity import ProcessRole, encode_certificate
-from penstock.wire.session import Sessions
+from penstock.wire.peer_keys import Keyring
 from tests.support.api_app import OPERATOR, TOKEN, leading, new_control_plane, served
 from tests.support.clocks import SetClock
-from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
+from tests.support.identities import CONTROL_PLANE, agent_keyring, control_plane_keyring
 from tests.support.wait import PATIENCE_S
 
-SOUTH, NORTH = control_plane_sessions("south"), control_plane_sessions(CONTROL_PLANE)
+SOUTH, NORTH = control_plane_keyring("south"), control_plane_keyring(CONTROL_PLANE)
 CALLER = Caller("olga", Role.OPERATOR)
 DIGEST = request_digest("GET", "/v1/regions", b"")
 
 
-def forwarded(clock: SetClock, sender: Sessions = SOUTH, digest: str = DIGEST) -> tuple[str, str]:
+def forwarded(clock: SetClock, sender: Keyring = SOUTH, digest: str = DIGEST) -> tuple[str, str]:
     """Token and certificate of a caller that `sender` forwards to the control plane of these tests."""
-    session = sender.session_with(NORTH.identity.peer.certificate, clock.now)
-    token = seal_caller(CALLER, "192.0.2.7", digest, session, clock.now)
+    peer_keys = sender.keys_with(NORTH.identity.peer.certificate, clock.now)
+    token = seal_caller(CALLER, "192.0.2.7", digest, peer_keys, clock.now)
     return token, encode_certificate(sender.identity.peer.certificate)
 
 
@@ -69,9 +69,9 @@ def test_a_forwarded_caller_serves_one_request_for_a_while(clock: SetClock) -> N
 
 
 @pytest.mark.parametrize(
-    "sender", [agent_sessions(), control_plane_sessions("south", fleet=1)], ids=["an agent", "another fleet"]
+    "sender", [agent_keyring(), control_plane_keyring("south", fleet=1)], ids=["an agent", "another fleet"]
 )
-def test_only_a_control_plane_of_the_fleet_forwards_callers(clock: SetClock, sender: Sessions) -> None:
+def test_only_a_control_plane_of_the_fleet_forwards_callers(clock: SetClock, sender: Keyring) -> None:
     if sender.identity.id.role is ProcessRole.AGENT:
         token, certificate = forwarded(clock, sender)
     else:

@@ -14,10 +14,10 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt, ReportRefused
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
-from penstock.wire.session import Purpose, Sessions
+from penstock.wire.peer_keys import Keyring, Purpose
 from penstock.wire.signed_report import DIGEST_HEADER, SIGNATURE_HEADER, report_headers
 from tests.support import planet
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 from tests.support.reports import offered, packed, report
 
 NOW = time.time()
@@ -31,7 +31,7 @@ class Desk:
         self.metrics = ControlPlaneMetrics()
         self.receipt = receipt or ReportReceipt(True, "http://leader")
         self.intake = ReportIntake(
-            control_plane_sessions(),
+            control_plane_keyring(),
             self.fleet,
             policy=lambda: policy,
             leading=lambda: self.receipt,
@@ -52,11 +52,11 @@ def send(desk: Desk, body: bytes, headers: Mapping[str, str]) -> ReportReceipt:
     return desk.intake.receive(desk.intake.admit(headers), body)
 
 
-def signed(body: bytes, purpose: Purpose = Purpose.REPORT, sender: Sessions | None = None) -> dict[str, str]:
-    sender = sender or agent_sessions("eu-de", "one")
-    session = sender.session_with(control_plane_sessions().identity.peer.certificate, NOW)
-    headers = report_headers(session, sender.identity.peer.certificate, body)
-    return headers | {SIGNATURE_HEADER: session.sign(purpose, headers[DIGEST_HEADER].encode())}
+def signed(body: bytes, purpose: Purpose = Purpose.REPORT, sender: Keyring | None = None) -> dict[str, str]:
+    sender = sender or agent_keyring("eu-de", "one")
+    peer_keys = sender.keys_with(control_plane_keyring().identity.peer.certificate, NOW)
+    headers = report_headers(peer_keys, sender.identity.peer.certificate, body)
+    return headers | {SIGNATURE_HEADER: peer_keys.sign(purpose, headers[DIGEST_HEADER].encode())}
 
 
 def refused(desk: Desk, body: bytes, headers: Mapping[str, str]) -> int:
@@ -126,12 +126,12 @@ def test_an_undecodable_report_is_refused(desk: Desk, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("sender", "status"),
     [
-        (agent_sessions("eu-es", "one"), 403),
-        (agent_sessions("eu-de", "two"), 403),
-        (control_plane_sessions("cp-2"), 401),
+        (agent_keyring("eu-es", "one"), 403),
+        (agent_keyring("eu-de", "two"), 403),
+        (control_plane_keyring("cp-2"), 401),
     ],
 )
-def test_an_agent_reports_for_itself_only(desk: Desk, sender: Sessions, status: int) -> None:
+def test_an_agent_reports_for_itself_only(desk: Desk, sender: Keyring, status: int) -> None:
     assert refused(desk, BODY, signed(BODY, sender=sender)) == status
     assert desk.fleet.snapshot == Snapshot()
 

@@ -19,10 +19,10 @@ from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
 from penstock.tenancy.fleet_budgets import FleetBudgets
 from penstock.tenancy.tenant_record import RecordBudget, TenantRecord
 from penstock.wire.budget_exchange import PATH, ExchangeRequest, open_answer
-from penstock.wire.session import Purpose
+from penstock.wire.peer_keys import Purpose
 from penstock.wire.signed_report import content_digest, report_headers
 from tests.support.api_app import OPERATOR, TOKEN, client_of, is_problem, leading_control_plane, served
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_keyring, control_plane_keyring
 from tests.support.paths import PLANET
 from tests.support.planet import policy
 from tests.support.wait import until_async
@@ -50,12 +50,12 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_an_exchange_is_answered_and_shown(http: httpx.AsyncClient) -> None:
-    sessions = agent_sessions("eu-de", "a")
-    session = sessions.session_with(control_plane_sessions().identity.peer.certificate, time.time())
-    certificate = sessions.identity.peer.certificate
+    keyring = agent_keyring("eu-de", "a")
+    peer_keys = keyring.keys_with(control_plane_keyring().identity.peer.certificate, time.time())
+    certificate = keyring.identity.peer.certificate
     use = BudgetUse(KEY, 1, 3.0, 0.0, 10.0)
     body = msgspec.msgpack.encode(ExchangeRequest("a", "eu-de", 1, 1, uses=(use,)))
-    signed = report_headers(session, certificate, body, Purpose.BUDGET_USES)
+    signed = report_headers(peer_keys, certificate, body, Purpose.BUDGET_USES)
     answered: list[httpx.Response] = []
 
     async def is_answered() -> bool:
@@ -64,7 +64,7 @@ async def test_an_exchange_is_answered_and_shown(http: httpx.AsyncClient) -> Non
 
     await until_async(is_answered)
     assert answered[-1].status_code == 200, answered[-1].text
-    answer = open_answer(answered[-1].content, content_digest(body), session)
+    answer = open_answer(answered[-1].content, content_digest(body), peer_keys)
     assert [lease.key for lease in answer.leases] == [KEY]
     assert answer.leases[0].amount > 0
 
@@ -76,7 +76,7 @@ async def test_an_exchange_is_answered_and_shown(http: httpx.AsyncClient) -> Non
 
     assert is_problem(await http.post(PATH, content=body, headers=signed), 409)
     # A signature for a report is none for an exchange.
-    report = report_headers(session, certificate, body)
+    report = report_headers(peer_keys, certificate, body)
     assert is_problem(await http.post(PATH, content=body, headers=report), 401)
     assert is_problem(await http.get("/v1/budgets", params={"tenant": "nobody"}, headers=OPERATOR), 404)
     assert is_problem(await http.get("/v1/budgets", params={"tenant": KEY.tenant}), 401)

@@ -31,7 +31,7 @@ from penstock.tenancy.records.tenant_changes import (
 )
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, key_digest, shard_of
 from regional_agent.tenants.tenant_index import TenantIndex
-from tests.support.identities import control_plane_sessions
+from tests.support.identities import control_plane_keyring
 from tests.support.stores import leader_epoch
 from tests.support.wait import until
 
@@ -202,7 +202,7 @@ async def test_a_restored_backup_does_not_make_a_revoked_key_valid_where_the_rev
 async def test_an_agent_and_a_new_control_plane_after_the_restore_of_an_older_backup() -> None:
     """The control planes were stopped for the restore and know only the backup; the agent knows the revocation."""
     memory, agent = MemoryStore(), TenantIndex()
-    store = SignedStore(memory, control_plane_sessions())
+    store = SignedStore(memory, control_plane_keyring())
     await store.commit([], [Put(keys.FLEET, b"a")])
     async with running(store) as one:
         for change in (creating(), adding(KEY), creating("other")):
@@ -214,8 +214,8 @@ async def test_an_agent_and_a_new_control_plane_after_the_restore_of_an_older_ba
         await one.change(*creating("later"))
         for number in {shard_of(name) for name in ("acme", "other", "later")}:
             agent.put(number, decode((await store.get(keys.tenant_shard(number))).value, TenantShard))  # type: ignore[union-attr]
-    await restore_backup(memory, saved, control_plane_sessions(), prefix=keys.DEFAULT_PREFIX, force=True)
-    async with running(SignedStore(memory, control_plane_sessions()), "b", now=2000.0) as restored:
+    await restore_backup(memory, saved, control_plane_keyring(), prefix=keys.DEFAULT_PREFIX, force=True)
+    async with running(SignedStore(memory, control_plane_keyring()), "b", now=2000.0) as restored:
         assert sorted(record.name for record in restored.tenants()) == ["acme", "other"]
         await restored.change(*adding(replace(KEY, id="psk-2", digest=key_digest("second"))))
         for number in {shard_of(name) for name in ("acme", "other")}:

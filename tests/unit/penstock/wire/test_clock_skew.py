@@ -12,14 +12,14 @@ from penstock.routing.reasons import Refusal
 from penstock.wire import route_context
 from penstock.wire.probe import ProbeRequest, open_request, seal_request
 from penstock.wire.route_context import MAX_TRANSIT_S, RouteContext, accept
-from tests.support.identities import agent_sessions, introduce
+from tests.support.identities import agent_keyring, introduce
 from tests.support.planet import MODEL, policy
 
 CLOCK_SKEW_S = 5.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
-ORIGIN, SERVER = agent_sessions("eu-de"), agent_sessions("eu-es")
+ORIGIN, SERVER = agent_keyring("eu-de"), agent_keyring("eu-es")
 TO_SERVER = introduce(ORIGIN, SERVER)
 TRANSIT_S = st.floats(0.0, MAX_TRANSIT_S)
 

@@ -7,21 +7,21 @@ import time
 import pytest
 
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
+from penstock.wire.peer_keys import BadSignature, Purpose
 from penstock.wire.region_key import RegionKey, RegionKeys
-from penstock.wire.session import BadSignature, Purpose
-from tests.support.identities import agent_id, agent_sessions, authority, introduce, sessions_of_fleet
+from tests.support.identities import agent_id, agent_keyring, authority, introduce, keyring_of_fleet
 
 KEY_BYTES = 32
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
-HERE = agent_sessions("eu")
+HERE = agent_keyring("eu")
 STAGING = "/staging/"
 
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_a_message_of_a_fleet_with_another_prefix_is_rejected(purpose: Purpose) -> None:
-    staging = sessions_of_fleet(agent_id("us"), STAGING)
+    staging = keyring_of_fleet(agent_id("us"), STAGING)
     for sender, receiver in ((staging, HERE), (HERE, staging)):
         token = introduce(sender, receiver).seal(purpose, b"payload")
         with pytest.raises(BadSignature, match="is not for the fleet with prefix /"):
@@ -31,7 +31,7 @@ def test_a_message_of_a_fleet_with_another_prefix_is_rejected(purpose: Purpose) 
 @pytest.mark.parametrize("role", ProcessRole)
 def test_a_certificate_of_a_fleet_with_another_name_is_rejected(role: ProcessRole) -> None:
     id_ = SpiffeId("test", role, "a", "us" if role is ProcessRole.AGENT else "")
-    certificate = sessions_of_fleet(id_, name="staging").identity.peer.certificate
+    certificate = keyring_of_fleet(id_, name="staging").identity.peer.certificate
     with pytest.raises(BadIdentity, match=r"belongs to another fleet of the same authority .* --fleet test"):
         HERE.identity.trust.verify(certificate, NOW, tuple(ProcessRole))
     with pytest.raises(BadIdentity):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from penstock.routing.prefixes.prefix_sketch import digest_of
+from penstock.wire.peer_keys import BadSignature, Purpose
 from penstock.wire.probe import (
     ModelReadiness,
     ProbeRequest,
@@ -13,14 +14,13 @@ from penstock.wire.probe import (
     seal_request,
     seal_response,
 )
-from penstock.wire.session import BadSignature, Purpose
-from tests.support.identities import agent_sessions, introduce
+from tests.support.identities import agent_keyring, introduce
 
 CLOCK_SKEW_S = 5.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
-SENDER, RECEIVER, STRANGER = agent_sessions("eu-es"), agent_sessions("eu-de", "agent-2"), agent_sessions("eu-gb")
+SENDER, RECEIVER, STRANGER = agent_keyring("eu-es"), agent_keyring("eu-de", "agent-2"), agent_keyring("eu-gb")
 TO_RECEIVER, TO_SENDER = introduce(SENDER, RECEIVER), introduce(RECEIVER, SENDER)
 STRANGER_TO_RECEIVER, STRANGER_TO_SENDER = introduce(STRANGER, RECEIVER), introduce(STRANGER, SENDER)
 QUESTION = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", NOW, {"m": 5})
@@ -31,9 +31,9 @@ ENCODED = msgspec.json.encode(ANSWER)
 def test_a_question_arrives_whole() -> None:
     opened = open_request(seal_request(QUESTION, TO_RECEIVER), RECEIVER, "eu-de", NOW + CLOCK_SKEW_S)
     assert isinstance(opened, tuple)
-    question, session = opened
+    question, peer_keys = opened
     assert question == QUESTION
-    assert session.peer.id == SENDER.identity.id
+    assert peer_keys.peer.id == SENDER.identity.id
 
 
 @pytest.mark.parametrize(

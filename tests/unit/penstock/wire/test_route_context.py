@@ -10,16 +10,16 @@ import pytest
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.routing.reasons import Reason, Refusal
+from penstock.wire.peer_keys import PeerKeys, Purpose
 from penstock.wire.route_context import REPLAY_WINDOW_S, ReplayGuard, RouteContext, accept, content_digest, seal
-from penstock.wire.session import Purpose, Session
-from tests.support.identities import agent_sessions, control_plane_sessions, introduce
+from tests.support.identities import agent_keyring, control_plane_keyring, introduce
 from tests.support.planet import EU_ONLY, MODEL, policy
 
 BOUND_BYTES = 16 * 1024
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 NOW = time.time()
-ORIGIN, SERVER, STRANGER = agent_sessions("eu-de"), agent_sessions("eu-es"), agent_sessions("eu-gb")
+ORIGIN, SERVER, STRANGER = agent_keyring("eu-de"), agent_keyring("eu-es"), agent_keyring("eu-gb")
 TO_SERVER, STRANGER_TO_SERVER = introduce(ORIGIN, SERVER), introduce(STRANGER, SERVER)
 
 GOOD = RouteContext(
@@ -37,8 +37,8 @@ GOOD = RouteContext(
 )
 
 
-def verdict(context: RouteContext, *, here: str = "eu-es", session: Session = TO_SERVER, now: float = NOW) -> object:
-    answer = accept(seal(context, session), SERVER, policy(), here, now)
+def verdict(context: RouteContext, *, here: str = "eu-es", peer_keys: PeerKeys = TO_SERVER, now: float = NOW) -> object:
+    answer = accept(seal(context, peer_keys), SERVER, policy(), here, now)
     return answer.reason if isinstance(answer, Refusal) else answer
 
 
@@ -67,18 +67,18 @@ def test_what_is_wrong_with_it_is_refused_with_its_reason(change: dict[str, obje
 
 
 @pytest.mark.parametrize(
-    "session",
+    "peer_keys",
     [
         pytest.param(STRANGER_TO_SERVER, id="an agent of another region"),
-        pytest.param(introduce(control_plane_sessions(), SERVER), id="a control plane"),
+        pytest.param(introduce(control_plane_keyring(), SERVER), id="a control plane"),
         pytest.param(
-            agent_sessions("eu-de", "agent-9").session_with(SERVER.identity.peer.certificate, NOW),
+            agent_keyring("eu-de", "agent-9").keys_with(SERVER.identity.peer.certificate, NOW),
             id="an unknown agent",
         ),
     ],
 )
-def test_only_a_known_agent_of_the_origin_can_sign(session: Session) -> None:
-    assert verdict(GOOD, session=session) is Reason.BAD_ROUTE_CONTEXT
+def test_only_a_known_agent_of_the_origin_can_sign(peer_keys: PeerKeys) -> None:
+    assert verdict(GOOD, peer_keys=peer_keys) is Reason.BAD_ROUTE_CONTEXT
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from penstock.routing.affinity import AffinityIndex
 from penstock.routing.prefixes.hot_prefixes import HotPrefixes
 from penstock.routing.prefixes.prefix_sketch import decode_sketch
 from penstock.wire.identity import encode_certificate
+from penstock.wire.peer_keys import PeerKeys
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
-from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -32,9 +32,9 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.clocks import SetClock
-from tests.support.identities import agent_sessions
+from tests.support.identities import agent_keyring
 
-HERE = agent_sessions("here")
+HERE = agent_keyring("here")
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "a", "b")},
     models={"m": Model("m", 2.0), "cold": Model("cold"), "rented": Model("rented")},
@@ -85,16 +85,16 @@ class Here:
     def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:
         for_batch = {"m": batch} if batch else {}
         question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known, for_batch)
-        (status, body), session = self.probe(question)
+        (status, body), peer_keys = self.probe(question)
         assert status == 200, body
-        return open_response(body, question, session)
+        return open_response(body, question, peer_keys)
 
-    def probe(self, question: ProbeRequest) -> tuple[tuple[int, bytes], Session]:
-        """The response to a probe of the named agent, and the session with that agent."""
-        prober = agent_sessions(question.origin, question.agent)
-        session = prober.session_with(HERE.identity.peer.certificate, time.time())
+    def probe(self, question: ProbeRequest) -> tuple[tuple[int, bytes], PeerKeys]:
+        """The response to a probe of the named agent, and the keys shared with that agent."""
+        prober = agent_keyring(question.origin, question.agent)
+        peer_keys = prober.keys_with(HERE.identity.peer.certificate, time.time())
         certificate = encode_certificate(prober.identity.peer.certificate).encode()
-        return self.responder.answer(seal_request(question, session).encode(), certificate), session
+        return self.responder.answer(seal_request(question, peer_keys).encode(), certificate), peer_keys
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_accepts_probes_from_other_regions_of_the_policy_only(here: Here) -> Non
 
 @pytest.mark.parametrize("token", [None, b"", b"x.y", "é".encode(), b"x" * 100_000])
 def test_rejects_probes_without_a_valid_signature(here: Here, token: bytes | None) -> None:
-    certificate = encode_certificate(agent_sessions("a").identity.peer.certificate).encode()
+    certificate = encode_certificate(agent_keyring("a").identity.peer.certificate).encode()
     for sent in (certificate, None, b"", b"x", token):
         status, body = here.responder.answer(token, sent)
         assert status == 401

@@ -7,14 +7,14 @@ import pytest
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId
 from regional_agent.peers.server_certificates import ControlPlaneCertificateCheck
 from regional_agent.upstream.address import Address
-from tests.support.identities import FLEET, agent_id, agent_sessions, control_plane_id, identity
+from tests.support.identities import FLEET, agent_id, agent_keyring, control_plane_id, identity
 
 CONTROL_PLANE = Address("cp.example", 443, tls=True)
 
 
 @pytest.fixture
 def check() -> ControlPlaneCertificateCheck:
-    return ControlPlaneCertificateCheck(agent_sessions())
+    return ControlPlaneCertificateCheck(agent_keyring())
 
 
 def test_a_control_plane_is_accepted(check: ControlPlaneCertificateCheck) -> None:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
+from penstock.wire.peer_keys import BadSignature
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
-from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load

@@ -16,7 +16,7 @@ from penstock.records.residency_report import ReportBuilder
 from penstock.records.signed_head import SignedHead, read_head
 from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLog, LogSigner
-from tests.support.identities import agent_sessions, trust
+from tests.support.identities import agent_keyring, trust
 from tests.support.wait import until
 
 
@@ -90,7 +90,7 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
     def written_heads() -> int:
         return heads.read_bytes().count(b"\n") if heads.exists() else 0
 
-    signer = LogSigner("eu", "agent-1", agent_sessions())
+    signer = LogSigner("eu", "agent-1", agent_keyring())
     started = time.time()
     log = AccessLog(file, 1.0, Random(1), signer, sign_interval_s=3600.0)
     await until(lambda: written_heads() == 1)
@@ -118,7 +118,7 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
 def test_lines_that_were_dropped_leave_the_end_unsigned(tmp_path: Path) -> None:
     file = tmp_path / "full"
     file.symlink_to("/dev/full")
-    log = AccessLog(file, 1.0, Random(1), LogSigner("eu", "agent-1", agent_sessions()), sign_interval_s=3600.0)
+    log = AccessLog(file, 1.0, Random(1), LogSigner("eu", "agent-1", agent_keyring()), sign_interval_s=3600.0)
     log.add(line("lost"))
     log.close()
     heads = (tmp_path / "full.heads").read_bytes().splitlines()

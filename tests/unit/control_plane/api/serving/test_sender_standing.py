@@ -22,7 +22,7 @@ from control_plane.planning.report_intake import ReportIntake, ReportReceipt
 from penstock.admission.connection_places import PlaceLimits, Standing
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
-from tests.support.identities import control_plane_sessions, introduce
+from tests.support.identities import control_plane_keyring, introduce
 from tests.support.reports import packed, report
 
 TOKEN = AdminToken("0123456789abcdef")
@@ -34,9 +34,9 @@ class Server:
     """The middleware before an application that records the requests and answers none."""
 
     def __init__(self, per_caller: int = 100) -> None:
-        sessions = control_plane_sessions()
+        keyring = control_plane_keyring()
         intake = ReportIntake(
-            sessions,
+            keyring,
             FleetSnapshot(),
             policy=lambda: None,
             leading=lambda: ReportReceipt(True, None),
@@ -47,7 +47,7 @@ class Server:
         self.connections = OpenConnections(limits, time.monotonic)
         self.handled: list[str] = []
         self.sent: list[Message] = []
-        self._app = SenderStanding(self._handle, Access(TOKEN), ForwardedCallers(sessions, time.time), intake)
+        self._app = SenderStanding(self._handle, Access(TOKEN), ForwardedCallers(keyring, time.time), intake)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.handled.append(scope["path"])
@@ -88,10 +88,10 @@ def server() -> Server:
 
 
 def forwarded() -> dict[str, str]:
-    follower = control_plane_sessions("cp-2")
-    session = introduce(follower, control_plane_sessions())
+    follower = control_plane_keyring("cp-2")
+    peer_keys = introduce(follower, control_plane_keyring())
     caller = Caller("olga", Role.VIEWER)
-    token = seal_caller(caller, "192.0.2.1", request_digest("POST", "/v1/explain", b""), session, time.time())
+    token = seal_caller(caller, "192.0.2.1", request_digest("POST", "/v1/explain", b""), peer_keys, time.time())
     return {
         forwarded_caller.HEADER: token,
         identity.HEADER: encode_certificate(follower.identity.peer.certificate),

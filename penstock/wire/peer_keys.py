@@ -43,7 +43,7 @@ class Purpose(StrEnum):
     OBJECT_ANSWER = "object-answer"
 
 
-class Session:
+class PeerKeys:
     """The keys that this process shares with one peer: signs messages to the peer, and checks its messages."""
 
     __slots__ = ("_own", "_prefix", "_receiving", "_sending", "peer")
@@ -60,7 +60,7 @@ class Session:
         self._receiving = _keys(secret, bound, other, own)
 
     def __repr__(self) -> str:
-        return f"Session({self.peer.id})"
+        return f"PeerKeys({self.peer.id})"
 
     def sign(self, purpose: Purpose, message: bytes) -> str:
         """Returns the signature, in hexadecimal, of a message to the peer that is sent beside the message."""
@@ -84,24 +84,24 @@ class Session:
         return payload
 
 
-class Sessions:
-    """The sessions of this process, by the fingerprint of the peer's certificate."""
+class Keyring:
+    """The keys that this process shares with its peers, by the fingerprint of the peer's certificate."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._previous: Identity | None = None
         self._peers: dict[str, Peer] = {}
         """Processes whose certificates were received, by the certificate's fingerprint."""
-        self._by_fingerprint: dict[str, tuple[Session, ...]] = {}
-        """Sessions derived since the certificate of this process was renewed."""
+        self._by_fingerprint: dict[str, tuple[PeerKeys, ...]] = {}
+        """Keys derived since the certificate of this process was renewed."""
 
     def use(self, identity: Identity) -> None:
         """Replaces the identity of this process. Messages to the previous certificate remain acceptable."""
         self._previous, self.identity = self.identity, identity
         self._by_fingerprint.clear()
 
-    def session_with(self, certificate: bytes, now: float) -> Session:
-        """Returns the session with the owner of a certificate (DER), and records the certificate (see `introduce`).
+    def keys_with(self, certificate: bytes, now: float) -> PeerKeys:
+        """Returns the keys shared with the owner of a certificate (DER), and records the certificate (see `introduce`).
 
         Args:
             now: Unix time, in seconds.
@@ -109,7 +109,7 @@ class Sessions:
         Raises:
             BadIdentity: the certificate is not one of the fleet's.
         """
-        return self._sessions_with(self.introduce(certificate, now))[0]
+        return self._keys_with(self.introduce(certificate, now))[0]
 
     def introduce(self, certificate: bytes, now: float) -> Peer:
         """Records the certificate (DER) of another process, whose tokens are acceptable afterwards.
@@ -128,8 +128,8 @@ class Sessions:
         self._peers[name] = peer
         return peer
 
-    def open(self, purpose: Purpose, token: str, now: float) -> tuple[bytes, Session]:
-        """Returns the payload of a token, and the session with its sender, whose certificate was received before.
+    def open(self, purpose: Purpose, token: str, now: float) -> tuple[bytes, PeerKeys]:
+        """Returns the payload of a token, and the keys shared with its sender, whose certificate was received before.
 
         Args:
             now: Unix time, in seconds.
@@ -146,20 +146,20 @@ class Sessions:
         except BadIdentity as error:
             raise BadSignature(str(error)) from None
         reason = ""
-        for session in self._sessions_with(peer):
+        for peer_keys in self._keys_with(peer):
             try:
-                return session.open(purpose, token), session
+                return peer_keys.open(purpose, token), peer_keys
             except BadSignature as error:
                 reason = str(error)
         raise BadSignature(reason)
 
-    def _sessions_with(self, peer: Peer) -> tuple[Session, ...]:
+    def _keys_with(self, peer: Peer) -> tuple[PeerKeys, ...]:
         name = peer.fingerprint[:FINGERPRINT_CHARS]
-        sessions = self._by_fingerprint.get(name)
-        if sessions is None:
+        keyring = self._by_fingerprint.get(name)
+        if keyring is None:
             identities = (self.identity,) if self._previous is None else (self.identity, self._previous)
-            sessions = self._by_fingerprint[name] = tuple(Session(identity, peer) for identity in identities)
-        return sessions
+            keyring = self._by_fingerprint[name] = tuple(PeerKeys(identity, peer) for identity in identities)
+        return keyring
 
 
 def split_token(token: str) -> tuple[str, str, str]:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.identity import Identity
-from penstock.wire.session import BadSignature, Purpose
+from penstock.wire.peer_keys import BadSignature, Purpose
 from tests.support.identities import (
     HOSTS,
     YEAR_S,
     agent_id,
-    agent_sessions,
+    agent_keyring,
     authority,
-    control_plane_sessions,
+    control_plane_keyring,
     introduce,
     trust,
 )
@@ -26,18 +26,18 @@ NOW = time.time()
 
 @given(st.binary(max_size=300), st.sampled_from(Purpose))
 def test_a_token_opens_at_its_receiver_only(payload: bytes, purpose: Purpose) -> None:
-    sender, receiver, third = agent_sessions("eu"), control_plane_sessions(), agent_sessions("us")
+    sender, receiver, third = agent_keyring("eu"), control_plane_keyring(), agent_keyring("us")
     token = introduce(sender, receiver).seal(purpose, payload)
     introduce(sender, third)
-    opened, session = receiver.open(purpose, token, NOW)
+    opened, peer_keys = receiver.open(purpose, token, NOW)
     assert opened == payload
-    assert session.peer.id == agent_id("eu")
+    assert peer_keys.peer.id == agent_id("eu")
     with pytest.raises(BadSignature):
         third.open(purpose, token, NOW)
 
 
 def test_a_token_serves_one_purpose_and_one_direction() -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
     introduce(receiver, sender)
     token = introduce(sender, receiver).seal(Purpose.ROUTE, b"payload")
     with pytest.raises(BadSignature, match="does not match"):
@@ -48,14 +48,14 @@ def test_a_token_serves_one_purpose_and_one_direction() -> None:
 
 
 def test_a_sender_whose_certificate_was_not_received_is_unknown() -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
-    token = sender.session_with(receiver.identity.peer.certificate, NOW).seal(Purpose.ROUTE, b"")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
+    token = sender.keys_with(receiver.identity.peer.certificate, NOW).seal(Purpose.ROUTE, b"")
     with pytest.raises(BadSignature, match="was not received"):
         receiver.open(Purpose.ROUTE, token, NOW)
 
 
 def test_an_expired_sender_is_rejected() -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
     token = introduce(sender, receiver).seal(Purpose.ROUTE, b"")
     with pytest.raises(BadSignature, match="is valid from"):
         receiver.open(Purpose.ROUTE, token, NOW + 2 * YEAR_S)
@@ -63,7 +63,7 @@ def test_an_expired_sender_is_rejected() -> None:
 
 @pytest.mark.parametrize("token", ["", ".", "..", "a.b", "a.b.c.d", "a" * 9000])
 def test_malformed_tokens_are_rejected(token: str) -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
     introduce(sender, receiver)
     with pytest.raises(BadSignature):
         receiver.open(Purpose.ROUTE, token, NOW)
@@ -71,7 +71,7 @@ def test_malformed_tokens_are_rejected(token: str) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 127))
 def test_no_changed_token_opens(position: int, change: int) -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
     token = introduce(sender, receiver).seal(Purpose.ROUTE, b"payload!!")
     at = position % len(token)
     changed = token[:at] + chr((ord(token[at]) + change) % 128) + token[at + 1 :]
@@ -80,7 +80,7 @@ def test_no_changed_token_opens(position: int, change: int) -> None:
 
 
 def test_messages_to_the_certificate_before_a_renewal_are_accepted() -> None:
-    sender, receiver = agent_sessions("eu"), agent_sessions("us")
+    sender, receiver = agent_keyring("eu"), agent_keyring("us")
     to_receiver = introduce(sender, receiver)
     before = to_receiver.seal(Purpose.ROUTE, b"before")
     receiver.use(Identity(*authority().issue(agent_id("us"), HOSTS, NOW, YEAR_S), trust(), NOW))
