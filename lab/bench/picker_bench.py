@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -41,6 +42,8 @@ CONNECTIONS = 64
 RATE_PER_S = 500.0
 LARGE_BODY_BYTES = 400_000
 LARGE_RATE_PER_S = 100.0
+BESIDE_RATE_PER_S = 200.0
+"""Rate of small requests beside large bodies."""
 LOOKS = 8
 """Number of memory samples, evenly distributed over the requests of the memory check."""
 
@@ -75,6 +78,8 @@ class Measured(msgspec.Struct):
     large_cores: dict[str, float]
     """Cores in use with bodies of LARGE_BODY_BYTES at LARGE_RATE_PER_S."""
     large_p50_ms: float
+    beside_ms: dict[str, float]
+    """p50 and p99 of small requests at BESIDE_RATE_PER_S, alone and beside large bodies."""
     errors: int
 
 
@@ -90,13 +95,17 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
         before = _cpu(row)
         paced = load.fixed_rate(RATE_PER_S, seconds, Random(1))
         paced_used = _since(row, before)
+        large = _padded(asks[0])
+        large_bodies(row.port, large, LARGE_RATE_PER_S, warm_up_s)
+        before = _cpu(row)
+        heavy = large_bodies(row.port, large, LARGE_RATE_PER_S, seconds)
+        heavy_used = _since(row, before)
+        small = {"alone": load.fixed_rate(BESIDE_RATE_PER_S, seconds, Random(2))}
+        with ThreadPoolExecutor(1) as others:
+            others.submit(large_bodies, row.port, large, LARGE_RATE_PER_S, seconds)
+            small["beside"] = load.fixed_rate(BESIDE_RATE_PER_S, seconds, Random(2))
     finally:
         load.close()
-    large = _padded(asks[0])
-    large_bodies(row.port, large, LARGE_RATE_PER_S, warm_up_s)
-    before = _cpu(row)
-    heavy = large_bodies(row.port, large, LARGE_RATE_PER_S, seconds)
-    heavy_used = _since(row, before)
     p50_s, p99_s = (quantile(paced.latencies_s, part) or 0.0 for part in (0.5, 0.99))
     return Measured(
         row.name,
@@ -107,7 +116,12 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
         p99_s * 1e3,
         {name: cpu / heavy.seconds for name, cpu in heavy_used.items()},
         (quantile(heavy.latencies_s, 0.5) or 0.0) * 1e3,
-        run.errors + paced.errors + heavy.errors,
+        {
+            f"{name} {label}": (quantile(each.latencies_s, part) or 0.0) * 1e3
+            for name, each in small.items()
+            for label, part in (("p50", 0.5), ("p99", 0.99))
+        },
+        sum(each.errors for each in (run, paced, heavy, *small.values())),
     )
 
 
@@ -196,6 +210,7 @@ def _show(measured: Sequence[Measured], growth: Mapping[str, float], build: Buil
             f"{each.name:15} {each.requests_per_s:7.0f} requests/s; CPU/request (us): {cpu};"
             f" at {RATE_PER_S:.0f}/s: {paced}, p50 {each.p50_ms:.2f} ms, p99 {each.p99_ms:.2f} ms;"
             f" 400 kB at {LARGE_RATE_PER_S:.0f}/s, cores: {large}, p50 {each.large_p50_ms:.1f} ms;"
+            f" small ones at {BESIDE_RATE_PER_S:.0f}/s without and with those (ms): {_ms(each.beside_ms)};"
             f" errors {each.errors}"
         )
     by_name = {each.name: each for each in measured}
@@ -231,6 +246,7 @@ def _median(rounds: Sequence[Measured]) -> Measured:
         median(each.p99_ms for each in rounds),
         of([each.large_cores for each in rounds]),
         median(each.large_p50_ms for each in rounds),
+        of([each.beside_ms for each in rounds]),
         sum(each.errors for each in rounds),
     )
 
@@ -247,6 +263,10 @@ def _padded(request: bytes) -> bytes:
 
 def _shown(cpu_us: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {cost:.0f}" for name, cost in cpu_us.items()) or "-"
+
+
+def _ms(latencies_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in latencies_ms.items())
 
 
 def _per_request(used_s: Mapping[str, float], run: Run) -> dict[str, float]:
