@@ -86,9 +86,9 @@ class JobService(RoutedService):
         self._max_use = store.max_use_percent / 100.0
         return authorization.stored_sender(policy, facts, stored.key_id, stored.models)
 
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+    def _handle(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
         """Proxy a request of a route, or refuse it. Its objects are looked up first, as those of clients are."""
-        refusal, route = self.refuse_route(request), request.route
+        route = request.route
         if refusal is None and route is not None and (route.object_id or route.previous_object or route.client_object):
             lookup = self._look_up(
                 request, connection, self._job_sender.tenant, self._serve, lambda: self._regions(route)

@@ -106,6 +106,14 @@ class RoutedService(Service):
         self._config = config
         self._objects = objects
 
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+        """Find the route of a request, and handle it."""
+        return self._handle(request, connection, self.refuse_route(request))
+
+    def _handle(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
+        """Handle a request. `refusal` is set if it has no route. By default, proxy it."""
+        return self._serve(request, connection, refusal)
+
     def reads_whole(self, request: Request) -> bool:
         """Whether the body is JSON."""
         return reads_whole(request)
@@ -165,7 +173,12 @@ class RoutedService(Service):
             request.route, request.reader, request.path_parameters = found.route, found.reader, found.parameters
             return None
         request.route = None
-        return refusal_of_miss(found, request.method.decode(), request.path.decode("latin-1"))
+        missed = refusal_of_miss(found, request.method.decode(), request.path.decode("latin-1"))
+        return self._without_route(request, missed)
+
+    def _without_route(self, request: Request, refusal: Refusal) -> Refusal:
+        """Return the refusal of a request that no route matches. By default the one of the table of routes."""
+        return refusal
 
     def error_format(self, request: Request) -> ErrorFormat:
         """Return the format of the request's route, or of a route for its path and another method; else OpenAI's."""

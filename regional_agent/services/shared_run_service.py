@@ -7,9 +7,7 @@ from math import inf
 from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.routing.reasons import Refusal
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
-from regional_agent.http.request_handler import Handler
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import NO_POLICY, Sender
 from regional_agent.requests.client_request_reader import ClientRequestReader
@@ -27,10 +25,6 @@ class SharedRunService(RoutedService):
         self._sender = sender
         self.gpu_s = 0.0
         """Estimated GPU seconds of the last request."""
-
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
-        """Proxy a request, or refuse it."""
-        return self._serve(request, connection, self.refuse_route(request))
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Accept a body, whose memory counts for the tenant."""

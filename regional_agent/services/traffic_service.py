@@ -82,12 +82,11 @@ class TrafficService(RoutedService):
         """Copies requests for a version in a rollout; None copies none."""
         self._shared_runs = SharedRuns(reader.authorization, self._read_shared, self._connect, self._serve, proxy)
 
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+    def _handle(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
         if not request.plain and (preflight := self.preflight(request)) is not None:
             connection.respond(*preflight)
             return None
-        refusal = self.refuse_route(request)
         if refusal is None:
             if not request.plain and self._jobs is not None and self._jobs.defers(request):
                 return self._handler_of(self._jobs.submit(request, connection, self.refuse), request, connection)
@@ -247,10 +246,9 @@ class TrafficService(RoutedService):
         wait = self.awaited(found, request) if isinstance(found, Refusal) else None
         return found if wait is None else HeadPostponed(wait)
 
-    def refuse_route(self, request: Request) -> Refusal | None:
-        """As of `RoutedService`. A request for the APIs of files and batches is refused for the lack of a job store."""
-        refusal = super().refuse_route(request)
-        if refusal is not None and refusal.reason in _NO_ROUTE and is_path(request.path) and not self._is_job(request):
+    def _without_route(self, request: Request, refusal: Refusal) -> Refusal:
+        """Refuse a request for the APIs of files and batches for the lack of a job store."""
+        if refusal.reason in _NO_ROUTE and is_path(request.path) and not self._is_job(request):
             return _NO_JOB_STORE
         return refusal
 

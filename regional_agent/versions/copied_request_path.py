@@ -136,9 +136,9 @@ class CopyService(RoutedService):
         self._name = name
         self._max_use = max_use
 
-    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+    def _handle(self, request: Request, connection: ClientConnection, refusal: Refusal | None) -> Handler | None:
         """Proxy the copy, or drop it."""
-        context = None if self.refuse_route(request) is not None else self._copied(request)
+        context = None if refusal is not None else self._copied(request)
         if isinstance(context, RequestContext):
             return start_exchange(self._proxy, connection, context)
         connection.respond(503, [], b"")
