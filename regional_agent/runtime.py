@@ -191,7 +191,7 @@ class AgentRuntime:
         self.tally = RequestTally()
         self.versions = VersionTally()
         credits = CreditBalances(
-            name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
+            name, self.endpoints, self.queue.queues, self.demand, agents_here=self._agents_here, clock=clock
         )
         self.queue.promised = credits.granted
         self.peers = others = PeerProber(
@@ -208,7 +208,7 @@ class AgentRuntime:
         others_know = others.waits_s, others.regions_with, lambda: self.shared_load.is_complete
         self.on_demand = OnDemandModels(
             self.endpoints,
-            self.queue,
+            self.queue.queues,
             WakeHooks(agent, pools.endpoints, settings.wake_token_file, redis),
             OtherParts(region, *others_know, self.demand.report, others.in_use),
             rng,
@@ -216,7 +216,7 @@ class AgentRuntime:
         metrics.on_demand.models = self.on_demand
         serves, probed = self.peers.serve_any, self.peers.has_probed_all
         self.readiness = Readiness(self.config, self.endpoints, serves, probed, self.on_demand.can_wake_any)
-        self.responder = ProbeResponder(agent, keyring, self.config, self.endpoints, self.queue, credits)
+        self.responder = ProbeResponder(agent, keyring, self.config, self.endpoints, self.queue.queues, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients
         self.responder.on_wanted, self.responder.has_room = self.on_demand.wanted_by, self.on_demand.has_room
@@ -413,7 +413,7 @@ class AgentRuntime:
             "ledger": self.ledger.status() | self._uploader.status(),
             "pools": self.reports.pools(),
             "groups": self.endpoints.groups.report(),
-            "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
+            "waiting": {model: self.queue.queues.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": self.registrations.statuses(),
             "demand": self.demand.report(),
             "peers": self.peers.status(),

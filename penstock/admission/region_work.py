@@ -1,4 +1,4 @@
-"""The work that tenants receive in a region, over all its agents.
+"""The work that tenants receive in a region, over all its agents, and what waits at the other agents.
 
 Each agent counts the requests that it starts and publishes the totals of the tenants whose work has changed recently;
 the other agents count the differences between two publications. A tenant with connections at many agents is therefore
@@ -37,6 +37,20 @@ class Difference(NamedTuple):
     """For the weight; negative for a correction."""
 
 
+class RemoteQueue(NamedTuple):
+    """The admission queue of another agent for one model."""
+
+    requests: int
+    behind: int
+    """Negated priority of the request at the head."""
+    since: float
+    """Time (s) at which the request at the head arrived, by this agent's clock."""
+    which: int
+    """Number of the request at the head, unique in the region."""
+    tenant: str = ""
+    """Tenant of the request at the head; empty from an agent of an earlier release."""
+
+
 class _Published:
     """A counter whose total is published."""
 
@@ -48,13 +62,15 @@ class _Published:
 
 
 class RegionWork:
-    """The counters of all models at one agent, and what it publishes of them."""
+    """The counters of all models at one agent, what it publishes of them, and the queues of the other agents."""
 
     def __init__(self) -> None:
         """Create counters without work."""
         self._models: dict[str, ModelCounters] = {}
         self._published: dict[str, dict[tuple[int, str], _Published]] = {}
         """The published counters by model, the least recently changed first."""
+        self.remote_queues: dict[str, list[RemoteQueue]] = {}
+        """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
 
     def of(self, model: str) -> ModelCounters:
         """Return the counters of a model."""

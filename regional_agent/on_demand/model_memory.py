@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.on_demand.memory_room import IN_USE, HeldModel, Room, find_room
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
@@ -16,7 +17,6 @@ from penstock.policy.policy import BYTES_PER_GB
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.on_demand.wake_attempts import Leaving, WakeAttempts, in_use
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 OTHER: str = "what policy does not load on demand"
 """Stands for what an engine has loaded beside the models on demand."""
@@ -38,19 +38,19 @@ class ModelMemory:
     def __init__(
         self,
         endpoints: EndpointSet,
-        queue: QueueDispatcher,
+        queues: RegionQueues[Any],
         attempts: WakeAttempts,
         spare: Callable[[Model], int],
     ) -> None:
         """Create the memories.
 
         Args:
-            queue: models with waiting requests are in use.
+            queues: models with waiting requests are in use.
             attempts: what loads or leaves now stays as it is.
             spare: returns how many endpoints of a model may sleep although it may be needed elsewhere.
         """
         self._endpoints = endpoints
-        self._queue = queue
+        self._queues = queues
         self._attempts = attempts
         self._spare = spare
         self.models: Mapping[str, Model] = {}
@@ -100,7 +100,7 @@ class ModelMemory:
         if reported.other_bytes:
             yield HeldModel(endpoint.name, OTHER, reported.other_bytes, IN_USE, inf)
         for name in endpoint.loaded_models:
-            is_used = uses is None or in_use(endpoint, name) or self._queue.waiting(name) > 0
+            is_used = uses is None or in_use(endpoint, name) or self._queues.waiting(name) > 0
             idle_s = IN_USE if uses is None or is_used else uses.idle_s(name, now)
             after_s = inf if endpoint.view.draining else self._leaves_after_s(endpoint, name)
             yield HeldModel(endpoint.name, name, self._size_bytes(endpoint, name), idle_s, after_s)

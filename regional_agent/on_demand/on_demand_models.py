@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from random import Random
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.fleet.report import DemandReport
 from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, is_full, missing
@@ -38,7 +39,6 @@ from regional_agent.on_demand.model_memory import (
 )
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_hooks import Action, WakeHooks
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 DECIDE_EVERY_S: Final = 0.5
 """Time (s) between two decisions."""
@@ -79,21 +79,21 @@ class OnDemandModels:
     """The models of one agent that are loaded on demand."""
 
     def __init__(
-        self, endpoints: EndpointSet, queue: QueueDispatcher, hooks: WakeHooks, others: OtherParts, rng: Random
+        self, endpoints: EndpointSet, queues: RegionQueues[Any], hooks: WakeHooks, others: OtherParts, rng: Random
     ) -> None:
         """Create the state of an agent without a policy.
 
         Args:
-            queue: the requests that wait count as load.
+            queues: the requests that wait count as load.
             rng: adds jitter to the time between two attempts.
         """
         self._endpoints = endpoints
-        self._queue = queue
-        self.attempts = WakeAttempts(endpoints, queue, hooks, rng)
+        self._queues = queues
+        self.attempts = WakeAttempts(endpoints, queues, hooks, rng)
         """What wakes endpoints and lets them sleep."""
         self.attempts.enough_without = lambda name: name not in self._models or self._beyond(self._models[name]) >= 0
         self.attempts.could_wake = self._could_wake
-        self.memory = ModelMemory(endpoints, queue, self.attempts, self._spare)
+        self.memory = ModelMemory(endpoints, queues, self.attempts, self._spare)
         """The memories of the endpoints."""
         self._others = others
         self._scopes: Scopes = frozenset()
@@ -286,7 +286,7 @@ class OnDemandModels:
         )
         pool = self._endpoints.pools[name]
         others = sum(of_other_models(each, name) for each in pool.endpoints if each.view.ready)
-        load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
+        load = float(max(0, pool.in_flight - others) + self._queues.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
         if not load and (
             releases > self._releases.get(name, releases)
@@ -317,7 +317,7 @@ class OnDemandModels:
         for endpoints with slots for it. Requests that run where no endpoint of it is go to the nearest region."""
         assert self._policy is not None
         names = [each.model for each in self._policy.versions[step.name].versions]
-        load = sum(self._endpoints.pools[name].in_flight + self._queue.waiting(name) for name in names)
+        load = sum(self._endpoints.pools[name].in_flight + self._queues.waiting(name) for name in names)
         elsewhere = self._others.regions_with(step.to)
         for name in names:
             without = {region: used for region, used in self._others.in_use(name).items() if region not in elsewhere}

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from msgspec.structs import replace
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.fleet.shared_counts import FRESH_S
 from penstock.on_demand.wake_history import Attempts, ColdStarts
 from penstock.policy.kinds.on_demand import OnDemand
@@ -23,7 +24,6 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, TIMEOUT_S
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 DRAIN_S: Final = 60.0
 """Maximum time (s) for which an endpoint that is to sleep finishes its requests."""
@@ -69,15 +69,15 @@ class Leaving(NamedTuple):
 class WakeAttempts:
     """The attempts of one agent."""
 
-    def __init__(self, endpoints: EndpointSet, queue: QueueDispatcher, hooks: WakeHooks, rng: Random) -> None:
+    def __init__(self, endpoints: EndpointSet, queues: RegionQueues[Any], hooks: WakeHooks, rng: Random) -> None:
         """Create the attempts.
 
         Args:
-            queue: an endpoint does not fall asleep while requests for its model wait.
+            queues: an endpoint does not fall asleep while requests for its model wait.
             rng: adds jitter to the time between two attempts.
         """
         self._endpoints = endpoints
-        self._queue = queue
+        self._queues = queues
         self._hooks = hooks
         self._rng = rng
         self._clock = time.monotonic
@@ -354,7 +354,7 @@ class WakeAttempts:
             await self._hooks.claims.claim(EVERY_ENDPOINT, model, _until_seen_s(endpoint))
 
     def _is_awaited(self, model: str) -> bool:
-        return self._queue.waiting(model) > 0
+        return self._queues.waiting(model) > 0
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
         """Wait until a condition holds, at most `within_s` seconds; returns whether it does."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from typing import Any
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.fleet.expected_wait import headroom_slots
 from penstock.meters.demand_meter import DemandMeter
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
+from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.spill_credits import (
     BATCH_RESERVE,
     MAX_WANTED,
@@ -23,7 +26,6 @@ from penstock.routing.spill_credits import (
 )
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 
 class CreditBalances:
@@ -33,7 +35,7 @@ class CreditBalances:
         self,
         agent: str,
         endpoints: EndpointSet,
-        queue: QueueDispatcher,
+        queues: RegionQueues[Any],
         demand: DemandMeter,
         *,
         agents_here: Callable[[], tuple[str, ...]],
@@ -44,14 +46,14 @@ class CreditBalances:
         Args:
             agent: name of this agent.
             endpoints: the endpoints of this region.
-            queue: the admission queue of this agent.
+            queues: the admission queue of this agent.
             demand: the rate at which clients send requests to this agent.
             agents_here: names of this region's agents, in an order that all of them agree on.
             clock: monotonic, in seconds.
         """
         self._agent = agent
         self._endpoints = endpoints
-        self._queue = queue
+        self._queues = queues
         self._demand = demand
         self._agents_here = agents_here
         self._clock = clock
@@ -66,15 +68,15 @@ class CreditBalances:
         pool, coupled = self._endpoints.pools[model], self._endpoints.groups.coupled(model)
         now = self._clock()
         in_flight, slots, per_s = pool.in_flight, pool.slots, self._demand.per_s(model, now)
-        waiting, part = self._queue.waiting(model), 1.0
+        waiting, part = self._queues.waiting(model), 1.0
         if coupled:
             loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
             in_flight, slots = sum(load.in_flight for load in loads), sum(load.slots for load in loads)
-            waiting = sum(self._queue.waiting(name) for name in coupled)
+            waiting = sum(self._queues.waiting(name) for name in coupled)
             total_per_s = sum(self._demand.per_s(name, now) for name in coupled)
             part, per_s = per_s / total_per_s if total_per_s > 0.0 else 0.0, total_per_s
         lacking = wanted(
-            max(0, in_flight + waiting - self._queue.batch_requests.preemptible(model)),
+            max(0, in_flight + waiting - self._queues.preemptible(model, NO_ENDPOINTS)),
             slots,
             spillover.target_utilisation,
             pool.service_s,
@@ -90,7 +92,7 @@ class CreditBalances:
         batch request that could start here starts in a cheaper region, if that region has granted a credit before.
         """
         arriving = ceil(self._demand.batch_per_s(model, self._clock()) * spillover.credit_ttl_s)
-        return min(MAX_WANTED, self._queue.batch_waiting_here(model) + arriving)
+        return min(MAX_WANTED, self._queues.batch_waiting_here(model) + arriving)
 
     def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
@@ -126,7 +128,7 @@ class CreditBalances:
         headroom = batch_headroom(
             self._headroom(model, request.server, policy, plan, for_batch=True),
             0 if policy.preempts_batch(model) else self.granted(model),
-            self._queue.batch_waiting_here(model),
+            self._queues.batch_waiting_here(model),
         )
         grants, granted = grant(
             self._batch_grants.get(model, Grants()),
@@ -165,7 +167,7 @@ class CreditBalances:
         reserve = BATCH_RESERVE if for_batch and not is_full else 0
         coupled = self._endpoints.groups.coupled(model)
         if coupled:
-            waiting = {name: self._queue.waiting(name) for name in coupled}
+            waiting = {name: self._queues.waiting(name) for name in coupled}
             waiting[model] += reserve
             now, granted = self._clock(), {}
             for name in sorted(set(coupled) - {model}):
@@ -181,8 +183,8 @@ class CreditBalances:
                 agent,
             )
         pool = self._endpoints.pools[model]
-        in_flight = pool.in_flight + self._queue.waiting(model) + reserve
+        in_flight = pool.in_flight + self._queues.waiting(model) + reserve
         if not for_batch:
             # Requests with a priority end these on arrival.
-            in_flight = max(0, in_flight - self._queue.batch_requests.preemptible(model))
+            in_flight = max(0, in_flight - self._queues.preemptible(model, NO_ENDPOINTS))
         return fair_part(headroom_slots(in_flight, pool.slots, target), agent)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
 from penstock.routing.prefixes.hot_prefixes import HotPrefixes
@@ -18,7 +20,6 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_balances import CreditBalances
 from regional_agent.peers.prefix_publisher import PrefixPublisher
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 
 class ProbeResponder:
@@ -30,7 +31,7 @@ class ProbeResponder:
         keyring: Keyring,
         config: ActiveConfig,
         endpoints: EndpointSet,
-        queue: QueueDispatcher,
+        queues: RegionQueues[Any],
         credits: CreditBalances,
     ) -> None:
         """Create a responder for one agent.
@@ -40,7 +41,7 @@ class ProbeResponder:
             keyring: verifies probes and signs answers.
             config: policy and plan in force.
             endpoints: the endpoints of this region.
-            queue: the admission queues of this agent.
+            queues: the admission queues of this agent.
             credits: grants spill credits.
         """
         self.shutting_down = False
@@ -58,7 +59,7 @@ class ProbeResponder:
         self._keyring = keyring
         self._config = config
         self._endpoints = endpoints
-        self._queue = queue
+        self._queues = queues
         self._credits = credits
         self._sketch_for: Callable[[str], bytes] = lambda region: b""
 
@@ -107,13 +108,13 @@ class ProbeResponder:
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
-        wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
+        wait_s = min(MAX_EXPECTED_WAIT_S, self._queues.wait_s(model, self._endpoints.pools[model]))
         credits = self._credits.grant(model, request, policy, self._config.plan)
         batch_credits = self._credits.grant_batch(model, request, policy, self._config.plan)
         pool = self._endpoints.pools[model]
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
-        in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
+        in_use = min(MAX_SLOTS, pool.in_flight + self._queues.waiting(model) + self._credits.granted(model))
         return ModelReadiness(
             pool.ready > 0,
             wait_s,

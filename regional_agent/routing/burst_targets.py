@@ -189,7 +189,7 @@ class BurstTargets:
         excluded = excluded_endpoints(pool, context) | local.too_short(context, pool)
         # An endpoint that was busy is tried again. Without any endpoint to wait for, the expected wait is infinite.
         useless = excluded - context.busy_endpoints
-        wait_s = own_s = local.queue.wait_s(model, pool, useless)
+        wait_s = own_s = local.queues.wait_s(model, pool, useless)
         if in_turn and wait_s < inf:
             # The head of the queue waits for one slot, and what it saves are the waits of all behind it.
             slots, _, service_s = pool.load_without(useless)
@@ -203,7 +203,8 @@ class BurstTargets:
 
     def _expected(self, model: Model, *, is_full: bool) -> Otherwise:
         """Return what becomes of a mean request that would not wait for its turn, without burst endpoints."""
-        pool, wait_s = self._local.endpoints.pools[model.name], self._local.queue.wait_s(model.name)
+        pool = self._local.endpoints.pools[model.name]
+        wait_s = self._local.queues.wait_s(model.name, pool)
         if is_full and pool.slots:
             wait_s = max(wait_s, pool.service_s / pool.slots)
         free = 0 if is_full else self._free(model.name)

@@ -54,6 +54,7 @@ class LocalTargets:
         self.chooser = services.chooser
         self.endpoints = services.endpoints
         self.queue = queue
+        self.queues = queue.queues
         self.services = services
         self._prompt_tokens = prompt_tokens
         self.on_demand = on_demand
@@ -85,13 +86,13 @@ class LocalTargets:
             pool.contexts or pool.renaming or context.estimate.adapter or context.subset or context.extends_text
         ):
             unable = self.unable(context, pool)
-        wait_s = self.queue.wait_s(model, pool, unable)
+        wait_s = self.queues.wait_s(model, pool, unable)
         return RegionView(RegionState.HEALTHY, wait_s < inf, expected_wait_s=wait_s, context_tokens=longest)
 
     def wait_s(self, context: RequestContext) -> float:
         """Return the time (s) that one more request like this one would wait."""
         pool = self.endpoints.pools[context.model]
-        return self.queue.wait_s(context.model, pool, self.unable(context, pool))
+        return self.queues.wait_s(context.model, pool, self.unable(context, pool))
 
     def batch_room(self, context: RequestContext) -> int:
         """Return how many batch requests like one may start in this region now."""
@@ -104,7 +105,7 @@ class LocalTargets:
         """Return how many slots below the target utilisation are free that no waiting request and no credit needs."""
         model, target = context.model, context.policy.spillover.target_utilisation
         pool, queue = self.endpoints.pools[model], self.queue
-        needed = pool.in_flight + queue.waiting(model) + queue.promised(model)
+        needed = pool.in_flight + self.queues.waiting(model) + queue.promised(model)
         return min(headroom_slots(needed, pool.slots, target), queue.idle_slots(model, 1.0))
 
     def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
@@ -132,7 +133,7 @@ class LocalTargets:
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
         pool = self.endpoints.pools[model]
-        return pool.in_flight < pool.slots and not self.queue.is_awaited(model)
+        return pool.in_flight < pool.slots and not self.queues.is_awaited(model)
 
     def cached_s(self, context: RequestContext, now: float) -> float:
         """Return the prefill (s) that the region's caches spare a request which may still wait here at `now` (s).
@@ -143,7 +144,7 @@ class LocalTargets:
         wait_s, known = self.wait_s(context), context.policy.models.get(model)
         if known is None or now + wait_s > context.received_at + context.max_wait_s:
             return 0.0
-        if self.queue.waiting_here(model) >= known.queueing.max_length:
+        if self.queues.waiting_here(model) >= known.queueing.max_length:
             return 0.0
         return self.chooser.spared_s(self.endpoints.pools[model], context.estimate, now)
 
@@ -260,7 +261,7 @@ class LocalTargets:
         """End a running batch request for a request with a priority, which would wait or leave the region otherwise."""
         if context.is_batch or not context.occupies_slot:
             return False
-        waiting = max(1, self.queue.waiting_here(context.model) - self.queue.batch_waiting_here(context.model))
+        waiting = max(1, self.queues.waiting_here(context.model) - self.queues.batch_waiting_here(context.model))
         waits_s = inf if context.max_wait_s == 0.0 else now - context.received_at
         return self.queue.batch_requests.make_room(context.model, waiting, now, waits_s, excluded)
 

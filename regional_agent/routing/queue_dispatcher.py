@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead, remote_head
-from penstock.admission.places_ahead import places_of
+from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
+from penstock.admission.region_queues import RegionQueues
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
-from penstock.fleet.expected_wait import expected_wait_s
-from penstock.fleet.report import TenantReport
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
-from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -32,7 +28,6 @@ from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummar
 from regional_agent.telemetry.label_values import QueueOutcome
 
 if TYPE_CHECKING:
-    from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.requests.request_context import RequestContext
     from regional_agent.shared_load.shared_load import SharedLoad
@@ -79,68 +74,22 @@ class QueueDispatcher:
         self._clock = clock
         self._on_waited = on_waited
         self._on_displaced = on_displaced
-        self._queues: dict[str, ModelQueue[Waiter]] = {}
-        self._restricted: dict[str, Counter[frozenset[str]]] = {}
-        """By model, the waiting requests with a priority that not every endpoint can serve, by those that cannot."""
         self._work = shared_load.work
+        numbers_from = int.from_bytes(os.urandom(4)) << 20
+        self.queues: RegionQueues[Waiter] = RegionQueues(shared_load.work, group_of, numbers_from)
+        """What waits in the region."""
         self.batch_requests = RunningBatchRequests(endpoints, shared_load, self._patient, on_preempted)
         """The batch requests of this agent that run in this region."""
+        self.queues.preemptible = self.batch_requests.preemptible
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
         self._elsewhere = False
         self.promised: Callable[[str], int] = lambda model: 0
         """Returns the slots that this agent has promised to other regions for requests with a priority for a model."""
-        self._numbers_from = int.from_bytes(os.urandom(4)) << 20
-        """Added to the numbers of the requests that wait here, so that the numbers are unique in the region."""
-
-    def waiting(self, model: str) -> int:
-        """Requests for a model that wait for their turn at the agents of the region; batch requests do not count."""
-        queue, remote = self._queues.get(model), self._shared_load.remote_queues.get(model)
-        here = queue.length_without_batch() if queue else 0
-        return here + sum(queue.requests for queue in remote) if remote else here
 
     def _patient(self, model: str, patience_s: float) -> int:
-        """Requests with a priority for a model that have waited at this agent for a time (s), or cannot wait for it."""
-        queue, now = self._queues.get(model), self._clock()
-        if not queue:
-            return 0
-        return sum(
-            now - entry.arrived_at >= patience_s or entry.leave_at - entry.arrived_at <= patience_s + 2 * POLL_S
-            for _, own in queue.tenants_in_order()
-            for entry in own.requests
-            if entry.priority != BATCH_PRIORITY
-        )
-
-    def batch_waiting_here(self, model: str) -> int:
-        """Batch requests for a model that wait at this agent."""
-        queue = self._queues.get(model)
-        return len(queue) - queue.length_without_batch() if queue else 0
-
-    def is_awaited(self, model: str) -> bool:
-        """Whether a request for a model waits at some agent of the region."""
-        return bool(self._queues.get(model) or self._shared_load.remote_queues.get(model))
-
-    def waiting_here(self, model: str) -> int:
-        """Requests for a model that wait at this agent."""
-        queue = self._queues.get(model)
-        return len(queue) if queue is not None else 0
-
-    def tenants(self) -> Iterator[TenantReport]:
-        """Yield the running and the waiting requests of each tenant at this agent, in parts."""
-        for tenant, running in self._work.running():
-            yield TenantReport(tenant, running, 0)
-        for queue in self._queues.values():
-            for _, own in queue.tenants_in_order():
-                yield TenantReport(own.tenant, 0, len(own.requests))
-
-    def higher_waits(self, model: str, priority: int) -> bool:
-        """Whether a request of a higher priority than `priority` waits at an agent of the region."""
-        queue = self._queues.get(model)
-        if queue and queue.highest() > priority:
-            return True
-        remote = self._shared_load.remote_queues.get(model)
-        return any(-each.behind > priority for each in remote) if remote else False
+        return self.queues.patient(model, patience_s, self._clock(), 2 * POLL_S)
 
     def idle_slots(self, model: str, max_use: float, *, preempts: bool = False) -> int:
         """The slots of a model that batch requests may use now: none while a request with a priority waits, and none
@@ -150,7 +99,7 @@ class QueueDispatcher:
             max_use: part (0-1] of the slots up to which batch requests start.
             preempts: whether running batch requests end for others, so that promises need no idle slots.
         """
-        if self.higher_waits(model, BATCH_PRIORITY):
+        if self.queues.higher_waits(model, BATCH_PRIORITY):
             return 0
         pool, coupled = self._endpoints.pools[model], self._endpoints.groups.coupled(model)
         promised = 0 if preempts else self.promised(model)
@@ -158,7 +107,7 @@ class QueueDispatcher:
         if not idle or not coupled:
             return idle
         loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
-        waiting = {name: self.waiting(name) for name in coupled}
+        waiting = {name: self.queues.waiting(name) for name in coupled}
         promises = {name: self.promised(name) for name in coupled}
         return min(idle, shared_headroom(model, loads, waiting, promises, 1.0, _WHOLE_REGION))
 
@@ -166,45 +115,10 @@ class QueueDispatcher:
         """Whether tenants besides that of a request use its model at `now` (s)."""
         return self._work.of(context.model).is_shared(context.estimate.tenant, now)
 
-    def wait_s(self, model: str, pool: EndpointPool | None = None, without: frozenset[str] = NO_ENDPOINTS) -> float:
-        """Time (s) that one more request for a model would wait.
-
-        Args:
-            pool: that of the model; None to look it up.
-            without: names of endpoints that cannot serve the request; inf if there are no others.
-        """
-        if pool is None:
-            pool = self._endpoints.pools[model]
-        return self._wait_behind(model, pool, without, self.waiting(model))
-
-    def _wait_behind(
-        self, model: str, pool: EndpointPool, unable: frozenset[str], ahead: int, *, preempts: bool = True
-    ) -> float:
-        """Time (s) until a request behind `ahead` waiting ones starts at an endpoint that can serve it."""
-        restricted = self._restricted.get(model)
-        if not unable and not restricted:
-            load = pool.in_flight + ahead
-            if preempts and load >= pool.slots:
-                load -= self.batch_requests.preemptible(model)
-            return expected_wait_s(load, pool.slots, pool.service_s)
-        wait_s = inf
-        for places in places_of(pool.positions.keys(), unable, restricted or {}, ahead):
-            slots, in_flight, service_s = pool.load_without(places.without)
-            load = in_flight + places.ahead
-            if preempts and load >= slots:
-                load -= self.batch_requests.preemptible(model, places.without)
-            wait_s = min(wait_s, expected_wait_s(load, slots, service_s))
-        return wait_s
-
     def must_queue(self, context: RequestContext) -> bool:
         """Whether a request that waits at an agent of the region precedes the request of `context`, which waits for a
         slot if it occupies one."""
-        model = context.model
-        queue = self._queues.get(model)
-        if not context.occupies_slot or (not queue and not self._shared_load.remote_queues.get(model)):
-            return False
-        queue = queue if queue is not None else self._queue(model)
-        return queue.must_queue(context.priority, context.received_at, self._other_heads(model, self._clock()))
+        return context.occupies_slot and self.queues.must_queue(context.model, context.priority, context.received_at)
 
     def join(self, waiter: Waiter, size_bytes: int, now: float, *, elsewhere: bool = False) -> QueueEntry | Refusal:
         """Add a request to the queue of its model, unless it would wait too long.
@@ -218,16 +132,16 @@ class QueueDispatcher:
         context, unable = waiter.context, waiter.unable
         model = context.model
         pool, max_wait_s = self._endpoints.pools[model], context.max_wait_s
-        queue, known = self._queue(model), context.policy.models.get(model)
+        queue, known = self.queues.of(model), context.policy.models.get(model)
         if known is not None:
             queue.use(known.queueing)
             if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
         entry = entry_of(waiter, size_bytes, max_wait_s)
-        ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
+        ahead = queue.ahead_of(entry) + self.queues.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
         is_batch = context.is_batch
-        wait_s = self._wait_behind(model, pool, unable, ahead, preempts=not is_batch) if pool.ready else 0.0
+        wait_s = self.queues.wait_behind_s(model, pool, unable, ahead, preempts=not is_batch) if pool.ready else 0.0
         if wait_s == inf:
             wait_s = 0.0
         if pool.knows_service and now + wait_s > entry.leave_at:
@@ -244,8 +158,8 @@ class QueueDispatcher:
             self._left(victim, now, QueueOutcome.ABANDONED)
             refusal = _refusal("the queue is full and other requests have precedence", wait_s)
             asyncio.get_running_loop().call_soon(victim.item.on_target, refusal)
-        if unable and not is_batch:
-            self._restricted.setdefault(model, Counter())[unable] += 1
+        if not is_batch:
+            self.queues.restrict(model, unable)
         self._shared_load.publish()
         self._set_timer()
         if pool.has_room:
@@ -257,22 +171,22 @@ class QueueDispatcher:
     def leave(self, entry: QueueEntry) -> None:
         """Remove a request whose client has disconnected or whose deadline has passed."""
         if entry.waits:
-            self._queues[entry.item.context.model].leave(entry)
+            self.queues.here[entry.item.context.model].leave(entry)
             self._left(entry, self._clock(), QueueOutcome.ABANDONED)
             self._shared_load.publish()
 
     def room_appeared(self) -> None:
         """Schedule one pass over the queues, for all events until it runs."""
-        if self._queues and not self._pass_scheduled and any(self._queues.values()):
+        if self.queues.here and not self._pass_scheduled and any(self.queues.here.values()):
             self._pass_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch_all)
 
     def others_changed(self) -> None:
         """Serve what waits at any agent of the region, after the load or a queue of another one has changed."""
         self.room_appeared()
-        for model in self._shared_load.remote_queues:
+        for model in self._work.remote_queues:
             if not self._endpoints.pools[model].has_room:
-                queue = self._queues.get(model)
+                queue = self.queues.here.get(model)
                 self.batch_requests.make_room(model, queue.length_without_batch() if queue else 0, self._clock())
 
     def credit_arrived(self) -> None:
@@ -293,8 +207,8 @@ class QueueDispatcher:
         """The state of the queues, for the other agents of the region."""
         now = self._clock()
         waiting = {}
-        for model, queue in self._queues.items():
-            head = queue.head(now, self._other_heads(model, now)) if queue else None
+        for model, queue in self.queues.here.items():
+            head = queue.head(now, self.queues.other_heads(model)) if queue else None
             if head is not None:
                 waited_ms = min(MAX_WAITED_MS, max(0, int((now - head.since) * 1000)))
                 waiting[model] = QueueSummary(
@@ -304,39 +218,23 @@ class QueueDispatcher:
 
     def explain(self, model: str) -> QueueExplanation | None:
         """Explain the queue of a model; None if no request for it waits at this agent."""
-        queue, now = self._queues.get(model), self._clock()
+        queue, now = self.queues.here.get(model), self._clock()
         if not queue:
             return None
         has_room = self._endpoints.pools[model].has_room
-        return explain_queue(queue, self._other_heads(model, now), now, has_room=has_room)
-
-    def _other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
-        """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
-        remote = self._shared_load.remote_queues.get(model)
-        if not remote:
-            return ()
-        counters = self._work.of(model)
-        return [remote_head(counters, each.behind, each.tenant, each.since, each.which) for each in remote]
-
-    def _queue(self, model: str) -> ModelQueue[Waiter]:
-        queue = self._queues.get(model)
-        if queue is None:
-            queue = self._queues[model] = ModelQueue(
-                numbers_from=self._numbers_from, group_of=group_of, counters=self._work.of(model)
-            )
-        return queue
+        return explain_queue(queue, self.queues.other_heads(model), now, has_room=has_room)
 
     def _dispatch_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
         self._pass_scheduled = False
-        for model, queue in list(self._queues.items()):
+        for model, queue in list(self.queues.here.items()):
             if queue:
                 self._dispatch(model, queue, elsewhere=elsewhere)
 
     def _dispatch(self, model: str, queue: ModelQueue[Waiter], *, elsewhere: bool) -> None:
         """Send waiting requests to targets, in order."""
         now = self._clock()
-        offers = Pass(queue, self._other_heads(model, now), now, elsewhere=elsewhere)
+        offers = Pass(queue, self.queues.other_heads(model), now, elsewhere=elsewhere)
         dispatched = 0
         while dispatched < MAX_AT_ONCE:
             offer = offers.next(now, has_room=self._endpoints.pools[model].has_room)
@@ -379,7 +277,7 @@ class QueueDispatcher:
         self._timer = None
         now = self._clock()
         try:
-            for model, queue in list(self._queues.items()):
+            for model, queue in list(self.queues.here.items()):
                 for entry in queue.expire(now):
                     self._left(entry, now, QueueOutcome.ABANDONED)
                     entry.item.on_target(self._timeout_refusal(entry.item, now))
@@ -394,24 +292,21 @@ class QueueDispatcher:
             return Refusal(
                 Reason.DEADLINE_PASSED, f"no endpoint had room within {waited_s:.1f} s, the request's deadline"
             )
-        wait_s = self.wait_s(context.model, without=waiter.unable)
+        wait_s = self.queues.wait_s(context.model, self._endpoints.pools[context.model], waiter.unable)
         if wait_s == inf:
             detail = f"no endpoint became ready within {waited_s:.0f} s"
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
         return _refusal(f"the request waited {waited_s:.0f} s in the queue", wait_s)
 
     def _set_timer(self) -> None:
-        if self._timer is None and any(self._queues.values()):
+        if self._timer is None and any(self.queues.here.values()):
             self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
     def _left(self, entry: QueueEntry, now: float, outcome: QueueOutcome) -> None:
-        unable, model = entry.item.unable, entry.item.context.model
-        if unable and not entry.item.context.is_batch:
-            restricted = self._restricted[model]
-            restricted[unable] -= 1
-            if not restricted[unable]:
-                del restricted[unable]
-        self._on_waited(entry.item.context.model, now - entry.since, outcome, entry.priority)
+        waiter, model = entry.item, entry.item.context.model
+        if not waiter.context.is_batch:
+            self.queues.lift(model, waiter.unable)
+        self._on_waited(model, now - entry.since, outcome, entry.priority)
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

@@ -85,7 +85,8 @@ class Router:
         self._config = config
         self._peers = peers
         self.queue = local.queue
-        """The admission queues."""
+        """Holds requests that wait."""
+        self.queues = local.queues
         self._rng = rng
         self.batch = BatchTargets(config, local, peers, rng, sizes)
         """The targets of requests below all priorities."""
@@ -135,7 +136,9 @@ class Router:
         if isinstance(at_object, (LocalAttempt, ForwardedAttempt)):
             target: Attempt | Refusal = at_object
         elif location is not None and context.needs_object:
-            target = refuse_object(location, at_object, self.queue.wait_s(context.model))
+            target = refuse_object(
+                location, at_object, self.queues.wait_s(context.model, self.local.endpoints.pools[context.model])
+            )
         elif context.route_context is None:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
@@ -323,9 +326,9 @@ class Router:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
             views = self._views_for(context, now)
-            others_wait = not in_turn and self.queue.is_awaited(context.model)
+            others_wait = not in_turn and self.queues.is_awaited(context.model)
             may_start = not (others_wait and self.queue.must_queue(context))
-            may_spill = not (others_wait and self.queue.higher_waits(context.model, context.priority))
+            may_spill = not (others_wait and self.queues.higher_waits(context.model, context.priority))
             cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
                 session = session_key_of(context.estimate, context.request.body)

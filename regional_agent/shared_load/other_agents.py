@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.admission.region_work import Difference, differences
+from penstock.admission.region_work import Difference, RemoteQueue, differences
 from penstock.fleet.shared_counts import LEASE_S, weight_at_age, weighted_count
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.shared_load.published_load import PublishedLoad
@@ -20,20 +20,6 @@ MAX_NUMBERS = 4096
 
 AgentStart = tuple[str, int]
 """Name and epoch of an agent. While an old process finishes its requests, its load and its successor's both count."""
-
-
-class RemoteQueue(NamedTuple):
-    """The admission queue of another agent for one model."""
-
-    requests: int
-    behind: int
-    """Negated priority of the request at the head."""
-    since: float
-    """Time (s) at which the request at the head arrived, by this agent's clock."""
-    which: int
-    """Number of the request at the head, unique in the region."""
-    tenant: str = ""
-    """Tenant of the request at the head; empty from an agent of an earlier release."""
 
 
 class _Received(NamedTuple):

@@ -16,7 +16,7 @@ from penstock.admission.region_work import RegionWork, WorkTotal
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.reported_models import NO_MODELS
-from regional_agent.shared_load.other_agents import OtherAgents, RemoteQueue
+from regional_agent.shared_load.other_agents import OtherAgents
 from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_MODELS, MAX_REQUESTS, MAX_US, PublishedLoad
 
 
@@ -46,7 +46,7 @@ class SharedLoad:
         self.rejected = 0
         """Number of entries in Redis that were rejected: not published by an agent of the region, or invalid."""
         self.work = RegionWork()
-        """The work that tenants receive, at this agent and at the others."""
+        """The work that tenants receive, at this agent and at the others, and what waits there."""
         self.preemptible: Callable[[], dict[str, int]] = dict
         """Returns the running batch requests of this agent that may be preempted, by endpoint."""
         self.agent = ""
@@ -59,8 +59,6 @@ class SharedLoad:
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
-        self.remote_queues: dict[str, list[RemoteQueue]] = {}
-        """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
         self.remote_batch: dict[str, int] = {}
         """The other agents' running batch requests that may be preempted, by endpoint."""
         self._has_asleep = False
@@ -160,9 +158,9 @@ class SharedLoad:
         loads, queues = self._others.total(now)
         self.remote_batch = self._others.batch()
         self._apply_asleep()
-        if loads == self._remote_loads and queues == self.remote_queues:
+        if loads == self._remote_loads and queues == self.work.remote_queues:
             return False
-        self._remote_loads, self.remote_queues = loads, queues
+        self._remote_loads, self.work.remote_queues = loads, queues
         self._endpoints.set_remote_loads(loads)
         return True
 

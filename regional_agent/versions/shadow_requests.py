@@ -157,4 +157,4 @@ class RequestCopies:
     def _has_room(self, model: str, copies: ShadowRequests) -> bool:
         pool = self._local.endpoints.pools[model]
         is_spare = pool.in_flight * WHOLE_PERCENT < copies.max_use_percent * pool.slots
-        return pool.ready > 0 and is_spare and not self._local.queue.is_awaited(model)
+        return pool.ready > 0 and is_spare and not self._local.queues.is_awaited(model)

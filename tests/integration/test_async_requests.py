@@ -629,7 +629,7 @@ async def test_of_a_tenants_jobs_the_one_with_the_earliest_deadline_is_served_fi
         for number, window in enumerate(("none", "24h", "1h"), start=1):
             headers = {} if window == "24h" else {"x-completion-window": window}
             shown[window] = (await submit(client, BODY | {"input": window}, **headers)).json()
-            await until(lambda n=number: agent.queue.batch_waiting_here(MODEL) == n)  # type: ignore[misc]
+            await until(lambda n=number: agent.queue.queues.batch_waiting_here(MODEL) == n)  # type: ignore[misc]
         release.set()
         for job in shown.values():
             await ended(client, job["id"])

@@ -134,7 +134,8 @@ async def test_a_chat_waits_for_a_slot_before_it_ends_a_request_that_has_run_for
             began = time.monotonic()
             chat = asyncio.create_task(ask(agent))
             if expected == "waits":
-                await until(lambda: agent.queue.waiting_here(MODEL) > agent.queue.batch_waiting_here(MODEL))
+                here = agent.queue.queues
+                await until(lambda: here.waiting_here(MODEL) > here.batch_waiting_here(MODEL))  # noqa: B023
                 gate.open.set()
             assert (await chat)[0] == 200, expected
             assert preempted(agent) == (0 if expected == "waits" else 1), expected
@@ -216,7 +217,7 @@ async def test_without_the_policy_a_chat_waits_for_a_slot(tmp_path: Path) -> Non
         await until(lambda: len(gate.running) == 1)
         chat = await RawClient.connect(agent.traffic)
         chat.send(post(BODY))
-        await until(lambda: agent.queue.waiting(MODEL) == 1)
+        await until(lambda: agent.queue.queues.waiting(MODEL) == 1)
         assert not gate.aborted
         gate.open.set()
         assert (await chat.answer()).status == 200
@@ -261,7 +262,7 @@ async def test_a_request_that_is_preempted_in_another_region_returns_and_runs_at
         for each in (agent, server):
             preempts(each)
         batch = await client.started(input_file(1) + request_line("other", "text other"))
-        await until(lambda: len(home.running) == 1 and agent.queue.batch_waiting_here(MODEL) == 1)
+        await until(lambda: len(home.running) == 1 and agent.queue.queues.batch_waiting_here(MODEL) == 1)
         waiting = {"0", "other"} - home.running
         agent.peers.batch_credits["us-east"] = 1
         agent.queue.credit_arrived()
@@ -270,7 +271,7 @@ async def test_a_request_that_is_preempted_in_another_region_returns_and_runs_at
         await until(lambda: set(away.aborted) == waiting)
         assert (preempted(server), preempted(agent)) == (1, 0)
         assert server.counted() == {"deferred": 1, "ok": 1}
-        await until(lambda: agent.queue.batch_waiting_here(MODEL) == 1)
+        await until(lambda: agent.queue.queues.batch_waiting_here(MODEL) == 1)
         home.open.set()
         assert (await client.ended(batch))["request_counts"]["completed"] == 2
         assert sorted(home.starts) == ["0", "other"]

@@ -157,4 +157,4 @@ async def test_a_short_prompt_does_not_count_long_ones_that_leave_its_endpoints_
             assert (small.served, large.served) == (1, 0)
         assert [answer.status for answer in await asyncio.gather(*long_ones)] == [200] * 6
         assert agent.waiting() == 0
-        assert not any(agent.queue._restricted.values())
+        assert not any(agent.queue.queues.restricted.values())

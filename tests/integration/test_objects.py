@@ -558,7 +558,7 @@ async def test_a_batch_request_that_needs_an_object_waits_for_an_idle_slot(tmp_p
         below_all_priorities(agent)
         agent.queue.promised = lambda model: 10_000
         answer = asyncio.create_task(proceed(agent, created))
-        await until(lambda: agent.queue.batch_waiting_here(MODEL) == 1 or answer.done())
+        await until(lambda: agent.queue.queues.batch_waiting_here(MODEL) == 1 or answer.done())
         assert not answer.done(), "its slot is promised to another region"
         agent.queue.promised = lambda model: 0
         assert (await answer).status == 200

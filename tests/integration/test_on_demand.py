@@ -485,7 +485,7 @@ async def test_a_new_version_wakes_for_the_next_step_of_its_rollout(
         roll_out(agent, 0.0, 5.0)
         await until(lambda: agent.endpoints.pools[MODEL].ready == 1)
         slots = agent.endpoints.pools[MODEL].slots
-        monkeypatch.setattr(agent.queue, "waiting", lambda model: 8 * slots if model == "old" else 0)
+        monkeypatch.setattr(agent.queue.queues, "waiting", lambda model: 8 * slots if model == "old" else 0)
         roll_out(agent, 5.0, 25.0)
         await until(lambda: agent.endpoints.pools[MODEL].ready == 3)
         roll_out(agent, 100.0, 0.0)
@@ -581,7 +581,10 @@ async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_
 
         redis = RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de")
         hooks = WakeHooks(AgentInstance("eu-de", "agent-2", 1), agent.endpoints._connections, None, redis)
-        other, on_demand = WakeAttempts(agent.endpoints, agent.queue, hooks, Random(2)), OnDemand(WakeMethod.VLLM)
+        other, on_demand = (
+            WakeAttempts(agent.endpoints, agent.queue.queues, hooks, Random(2)),
+            OnDemand(WakeMethod.VLLM),
+        )
         models.attempts.let_sleep(first, MODEL, on_demand)
         other.let_sleep(second, MODEL, on_demand)
         await until(lambda: not busy(models.attempts) and not busy(other))

@@ -78,7 +78,7 @@ async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path
         first = asyncio.create_task(ask(serving))
         await until(lambda: serving.held() == 1)
         second = asyncio.create_task(ask(serving))
-        await until(lambda: serving.queue.waiting_here(MODEL) == 1)
+        await until(lambda: serving.queue.queues.waiting_here(MODEL) == 1)
         released.set()
         assert [(await asked).status for asked in (first, second)] == [200, 200]
         assert (await ask(origin)).status == 200

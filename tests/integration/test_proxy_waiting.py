@@ -231,7 +231,7 @@ async def test_batch_requests_leave_slots_free_and_wait_behind_all_others(tmp_pa
             client.send(post(BODY))
             assert (await client.head())[0] == 200
         batch = await one_more(agent, "x-request-id: batch")
-        assert agent.queue.waiting(MODEL) == 0, "a region that has only batch requests to do is not busy"
+        assert agent.queue.queues.waiting(MODEL) == 0, "a region that has only batch requests to do is not busy"
         use_tier(agent, priority=-5)
         for _ in range(2):
             running.append(await RawClient.connect(agent.traffic))
@@ -269,7 +269,7 @@ async def test_a_forwarded_request_of_a_high_priority_displaces_lower_ones_where
         client.send(post(BODY))
         status, _, body = await low.answer()
         assert (status, code(body)) == (429, "saturated")
-        (waiting,) = server.queue._queues[MODEL].in_order()
+        (waiting,) = server.queue.queues.here[MODEL].in_order()
         assert (waiting.priority, waiting.weight) == (7, 2.0), "as the origin signed them; here the tenant has none"
         first.close()
         assert (await client.head())[0] == 200
@@ -285,11 +285,11 @@ async def test_a_forwarded_request_waits_within_its_remaining_deadline(tmp_path:
         full(tmp_path / "near", near.address, peers={"us-east": server.peer}) as (origin, _),
     ):
         client = await one_more(origin)
-        (waiting,) = origin.queue._queues[MODEL].in_order()
+        (waiting,) = origin.queue.queues.here[MODEL].in_order()
         waiting.item.context.received_at -= 12.0
         report_dead(origin)
         await until(lambda: server.waiting() == 1)
-        (forwarded,) = server.queue._queues[MODEL].in_order()
+        (forwarded,) = server.queue.queues.here[MODEL].in_order()
         assert 0.0 < forwarded.leave_at - time.monotonic() <= DEFAULT_MAX_WAIT_S - 12.0
         client.close()
 

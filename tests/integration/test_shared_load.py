@@ -136,8 +136,8 @@ async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     a.queues = {"m": QueueSummary(3, -1, 250, 7)}
     a.load.publish()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: bool(b.load.remote_queues.get("m")))
-    [queue] = b.load.remote_queues["m"]
+    await until(lambda: bool(b.load.work.remote_queues.get("m")))
+    [queue] = b.load.work.remote_queues["m"]
     assert (queue.requests, queue.behind, queue.which) == (3, -1, 7)
     assert queue.since <= time.monotonic() - 0.25
     end_prefill(a.load, reservation)
@@ -146,7 +146,7 @@ async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
     release(a.load, reservation)
     a.queues = {}
-    await until(lambda: endpoint(b).view.decode_us == 0 and not b.load.remote_queues.get("m"))
+    await until(lambda: endpoint(b).view.decode_us == 0 and not b.load.work.remote_queues.get("m"))
 
 
 async def test_own_requests_count_at_once_and_are_released_once(start: Start) -> None:

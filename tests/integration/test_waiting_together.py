@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from math import inf
@@ -84,17 +83,16 @@ class Region:
     async def all_agents_agree(self) -> None:
         """Return once every agent has the total number of waiting requests."""
         total = sum(agent.waiting() for agent in self.agents.values())
-        await until(lambda: all(agent.queue.waiting(MODEL) == total for agent in self.agents.values()))
+        await until(lambda: all(agent.queue.queues.waiting(MODEL) == total for agent in self.agents.values()))
 
     async def all_ages_are_current(self) -> None:
         """Return once every agent has the ages of the other agents' first requests, within half of APART_S."""
         await until(self._ages_are_current)
 
     def _ages_are_current(self) -> bool:
-        heads = {name: agent.queue._queue(MODEL).head() for name, agent in self.agents.items()}
-        now = time.monotonic()
+        heads = {name: agent.queue.queues.of(MODEL).head() for name, agent in self.agents.items()}
         for name, agent in self.agents.items():
-            received = {head.which: head.since for head in agent.queue._other_heads(MODEL, now)}
+            received = {head.which: head.since for head in agent.queue.queues.other_heads(MODEL)}
             for other, head in heads.items():
                 if other == name or head is None:
                     continue

@@ -150,16 +150,16 @@ class Receiver:
         endpoints: Any = SimpleNamespace(
             pools=defaultdict(lambda: self.pool), groups=SimpleNamespace(coupled=lambda model: frozenset())
         )
-        queue: Any = SimpleNamespace(
+        queues: Any = SimpleNamespace(
             waiting=lambda model: self.waits,
             batch_waiting_here=lambda model: self.batch_waits,
-            batch_requests=SimpleNamespace(preemptible=lambda model: 0),
+            preemptible=lambda model, excluded: 0,
         )
         demand: Any = None
         self.credits = CreditBalances(
             "0",
             endpoints,
-            queue,
+            queues,
             demand,
             agents_here=lambda: tuple(str(number) for number in range(agents)),
             clock=lambda: self.now,

@@ -161,7 +161,7 @@ class Region(RuleBasedStateMachine):
     def all_see(self, loads: dict[str, Load]) -> bool:
         """Whether every agent has read these loads, at least two exchanges after the last request began or ended."""
         return all(
-            seen(agent) == loads and agent.view._read_at > self.changed_at + 2 * shared_counts.IDLE_INTERVAL_S
+            seen(agent) == loads and agent.view.read_at > self.changed_at + 2 * shared_counts.IDLE_INTERVAL_S
             for agent in self.agents.values()
         )
 

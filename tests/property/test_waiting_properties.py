@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from penstock.admission.region_work import RemoteQueue
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model
@@ -25,7 +26,6 @@ from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher, queue_entry
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.queue_entry import QueueEntry
-from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
@@ -196,7 +196,7 @@ class Room(RuleBasedStateMachine):
     def another_agent_publishes(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
         remote = RemoteQueue(1, 0, self.now - waited_ms / 1000, self.heads)
-        self.view.remote_queues = {model: [remote]} if there else {}
+        self.view.work.remote_queues = {model: [remote]} if there else {}
         self.inside(self.room.room_appeared)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, DEFAULT_MAX_WAIT_S]))
@@ -217,7 +217,7 @@ class Room(RuleBasedStateMachine):
     def what_waits_is_what_is_counted(self) -> None:
         for model in MODELS:
             admission_queue = sum(waiter.waits for waiter in self.waiters if waiter.context.model == model)
-            assert self.room.waiting_here(model) == admission_queue
+            assert self.room.queues.waiting_here(model) == admission_queue
 
     @invariant()
     def nothing_runs_that_is_not_held(self) -> None:
@@ -225,7 +225,7 @@ class Room(RuleBasedStateMachine):
             assert 0 <= self.by_model[model].local_load.requests == self.running[model] <= SLOTS
 
     def teardown(self) -> None:
-        self.view.remote_queues = {}
+        self.view.work.remote_queues = {}
         for endpoint in self.by_model.values():
             for _ in range(2):
                 endpoint.probed(ProbeOutcome.GOOD)

@@ -233,7 +233,7 @@ class Agent:
 
     def waiting(self) -> int:
         """Number of requests in the admission queue."""
-        return self.queue.waiting_here(MODEL)
+        return self.queue.queues.waiting_here(MODEL)
 
     def counted(self) -> dict[str, float]:
         """`requests_total` by outcome, without zeros."""

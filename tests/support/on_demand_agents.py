@@ -48,7 +48,7 @@ async def deciding(
         lambda model: frozenset(with_model),
         lambda: True,
     )
-    found = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
+    found = OnDemandModels(agent.endpoints, agent.queue.queues, hooks, others, Random(1))
     found.use_policy(agent.config.policy)
     agent.endpoints.use_policy(agent.config.policy)
     agent.router.local.on_demand = agent.metrics.on_demand.models = found

@@ -64,7 +64,7 @@ class Here:
         self.credits = credits = CreditBalances(
             "agent-1",
             self.endpoints,
-            queue,
+            queue.queues,
             demand := DemandMeter(self.clock()),
             agents_here=lambda: self.agents,
             clock=self.clock,
@@ -72,15 +72,17 @@ class Here:
         self.queue, self.demand = queue, demand
         config = cast(ActiveConfig, self)
         self.responder = ProbeResponder(
-            AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue, credits
+            AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue.queues, credits
         )
 
     def batch_requests_wait(self, count: int) -> None:
         """Let batch requests wait, for the balances of credits alone."""
-        queue: Any = SimpleNamespace(
-            waiting=self.queue.waiting, batch_waiting_here=lambda model: count, batch_requests=self.queue.batch_requests
+        queues: Any = SimpleNamespace(
+            waiting=self.queue.queues.waiting,
+            batch_waiting_here=lambda model: count,
+            preemptible=self.queue.queues.preemptible,
         )
-        self.credits._queue = queue
+        self.credits._queues = queues
 
     def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:
         for_batch = {"m": batch} if batch else {}

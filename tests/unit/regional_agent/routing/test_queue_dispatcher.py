@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from penstock.admission import model_queue
 from penstock.admission.model_queue import NextReason
+from penstock.admission.region_work import RemoteQueue
 from penstock.cost.work import Work
 from penstock.fleet.report import TenantReport, busiest_tenants
 from penstock.health.endpoint_health import ProbeOutcome
@@ -25,7 +26,6 @@ from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.queue_entry import QueueEntry, Waiter
-from regional_agent.shared_load.other_agents import RemoteQueue
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.clocks import SetClock
@@ -131,7 +131,7 @@ async def test_room_goes_to_who_is_first_and_to_no_more_than_fit(here: Here) -> 
     here.free()
     await asyncio.sleep(0)
     assert here.served == ["urgent", "a"]
-    assert here.room.waiting("m") == 1
+    assert here.room.queues.waiting("m") == 1
 
 
 async def test_one_that_is_tried_again_keeps_its_place(here: Here) -> None:
@@ -146,20 +146,20 @@ async def test_who_leaves_is_gone_at_once(here: Here) -> None:
     first = here.place("first")
     here.place("second")
     here.view.work.of("m").start(0, "u", 1.0, 1.0, here.clock.now)
-    assert busiest_tenants(here.room.tenants()) == (TenantReport("t", 0, 2), TenantReport("u", 1, 0))
+    assert busiest_tenants(here.room.queues.tenants()) == (TenantReport("t", 0, 2), TenantReport("u", 1, 0))
     here.room.leave(first)
     here.room.leave(first)
-    assert here.room.waiting("m") == 1
+    assert here.room.queues.waiting("m") == 1
     here.free()
     await asyncio.sleep(0)
     assert here.served == ["second"]
 
 
 async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) -> None:
-    assert not here.room.is_awaited("m")
+    assert not here.room.queues.is_awaited("m")
     here.place("a")
-    assert here.room.is_awaited("m")
-    assert not here.room.is_awaited("other")
+    assert here.room.queues.is_awaited("m")
+    assert not here.room.queues.is_awaited("other")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, occupies_slot=True)
     assert here.room.must_queue(cast(Any, newcomer))
     newcomer.priority = 1
@@ -172,7 +172,7 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
     names = [f"n{n}" for n in range(50)]
     refusals = [refusal for name in names if isinstance(refusal := here.join(name), Refusal)]
     expected = int(DEFAULT_MAX_WAIT_S / (here.endpoints.pools["m"].service_s / 2))
-    assert here.room.waiting("m") == pytest.approx(expected, abs=1)
+    assert here.room.queues.waiting("m") == pytest.approx(expected, abs=1)
     assert {refusal.reason for refusal in refusals} == {Reason.SATURATED}
     assert all(refusal.retry_after_s is not None and refusal.retry_after_s >= 1 for refusal in refusals)
 
@@ -189,7 +189,7 @@ async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:
     here.clock.now += DEFAULT_MAX_WAIT_S + 1
     await until(lambda: bool(here.refused))
     assert here.refused["a"].reason is Reason.SATURATED
-    assert here.room.waiting("m") == 0
+    assert here.room.queues.waiting("m") == 0
 
 
 async def test_a_request_that_cannot_use_a_free_slot_delays_no_other(here: Here) -> None:
@@ -199,7 +199,7 @@ async def test_a_request_that_cannot_use_a_free_slot_delays_no_other(here: Here)
     here.free()
     await asyncio.sleep(0)
     assert here.served == ["second"]
-    assert here.room.waiting("m") == 2
+    assert here.room.queues.waiting("m") == 2
 
 
 async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
@@ -240,14 +240,14 @@ async def test_a_free_slot_without_an_event_is_found_soon(here: Here) -> None:
 
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
-    assert not here.room.is_awaited("m")
-    here.view.remote_queues = {"m": [RemoteQueue(4, 0, here.clock.now - 5.0, 77)]}
-    assert here.room.is_awaited("m")
+    assert not here.room.queues.is_awaited("m")
+    here.view.work.remote_queues = {"m": [RemoteQueue(4, 0, here.clock.now - 5.0, 77)]}
+    assert here.room.queues.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, occupies_slot=True)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
     here.place("ours")
-    assert here.room.waiting("m") == 5
-    assert here.room.wait_s("m") > here.endpoints.pools["m"].service_s
+    assert here.room.queues.waiting("m") == 5
+    assert here.room.queues.wait_s("m", here.endpoints.pools["m"]) > here.endpoints.pools["m"].service_s
     here.free()
     await asyncio.sleep(0)
     assert here.served == []
@@ -293,7 +293,7 @@ async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> N
     free = here.room.explain("m")
     assert free is not None
     assert free.why == NextReason.PRIORITY
-    assert here.room.waiting_here("m") == 2
+    assert here.room.queues.waiting_here("m") == 2
 
 
 async def test_a_batch_request_leaves_slots_to_models_that_share_them(tmp_path: Path) -> None:
@@ -311,10 +311,10 @@ async def test_a_batch_request_leaves_slots_to_models_that_share_them(tmp_path: 
     here.room.promised = lambda model: int(model == "n")
     assert (here.room.idle_slots("m", 1.0), here.room.idle_slots("n", 1.0)) == (3, 0)
     here.room.promised = lambda model: 0
-    here.view.remote_queues = {"n": [RemoteQueue(5, 1000, here.clock.now, 77)]}
+    here.view.work.remote_queues = {"n": [RemoteQueue(5, 1000, here.clock.now, 77)]}
     assert here.room.idle_slots("m", 1.0) == 3, "no request for n can use the endpoint of m alone"
     assert here.room.idle_slots("m", 0.5) == 2
-    here.view.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
+    here.view.work.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
     assert here.room.idle_slots("n", 1.0) == 1, "the endpoint of m alone has room for it"
 
 
@@ -330,7 +330,7 @@ async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(h
     assert not here.room.idle_slots("m", 0.75)
     here.room.leave(bound)
     assert here.room.idle_slots("m", 0.75)
-    here.view.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
+    here.view.work.remote_queues = {"m": [RemoteQueue(1, 1000, here.clock.now, 77)]}
     assert not here.room.idle_slots("m", 0.75), "a request waits at another agent"
-    here.view.remote_queues = {"m": [RemoteQueue(0, -BATCH_PRIORITY, here.clock.now, 77)]}
+    here.view.work.remote_queues = {"m": [RemoteQueue(0, -BATCH_PRIORITY, here.clock.now, 77)]}
     assert here.room.idle_slots("m", 0.75)

@@ -144,7 +144,7 @@ def test_an_agent_without_registration_counts_as_long_as_it_publishes(view: View
 def test_the_head_of_a_queue_is_as_old_as_the_report_that_was_delayed_least_says(view: View) -> None:
     def read(number: int, waited_ms: int, which: int = 7) -> float:
         view.read(PublishedLoad("a", 1, number, waiting={"m": QueueSummary(1, 0, waited_ms, which)}))
-        [queue] = view.load.remote_queues["m"]
+        [queue] = view.load.work.remote_queues["m"]
         return view.now - queue.since
 
     assert read(1, 250) == pytest.approx(0.25)
