@@ -19,11 +19,11 @@ def free_ports(count: int) -> list[int]:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether a server can listen on a TCP port of an address of this machine."""
-    with socket.socket() as probe:
+    with socket.socket() as candidate:
         # Servers set SO_REUSEADDR too, so that connections in TIME_WAIT do not block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            candidate.bind((host, port))
         except OSError:
             return False
     return True

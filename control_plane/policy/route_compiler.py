@@ -18,9 +18,9 @@ from penstock.routes.path_template import PathTemplate, TemplateError
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import API_KEY_HEADERS, CostFields, Route, RoutePresets, UsageFields
 from penstock.routes.route_table import methods_of
-from penstock.wire import identity, probe
+from penstock.wire import identity, peer_probe
 
-RESERVED_PATHS: Final = ("/livez", "/readyz", "/v1/models", "/v1/models/{model}", probe.PATH, identity.PATH)
+RESERVED_PATHS: Final = ("/livez", "/readyz", "/v1/models", "/v1/models/{model}", peer_probe.PATH, identity.PATH)
 """Paths at which agents answer GET themselves."""
 
 _RESERVED: Final = [PathTemplate(path) for path in RESERVED_PATHS]

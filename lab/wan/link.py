@@ -150,10 +150,10 @@ def _reserve_port(name: str, host: str, port: int) -> socket.socket:
     """Reserve the port with a socket that does not listen, so that a cut link refuses connections."""
     reserved = _shared_socket(host)
     try:
-        with socket.socket(reserved.family, socket.SOCK_STREAM) as probe:
+        with socket.socket(reserved.family, socket.SOCK_STREAM) as candidate:
             # Sockets with SO_REUSEPORT share a port, so only a socket without it detects another WAN on the port.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            candidate.bind((host, port))
         reserved.bind((host, port))
     except OSError as error:
         reserved.close()

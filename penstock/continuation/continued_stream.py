@@ -19,7 +19,7 @@ from penstock.answers.usage_reader import members_of
 from penstock.answers.values import CUT_REASONS
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
-from penstock.continuation.next_events import PROBE, NextEvents
+from penstock.continuation.next_events import EXPECTED_TEXT, NextEvents
 from penstock.continuation.stream_events import (
     DONE_DATA,
     DONE_EVENT,
@@ -267,7 +267,7 @@ class ContinuedStream:
         except ValueError:
             self.next_events.stop()
             return
-        if (other.choices or [Choice()])[0].content != PROBE or not self._transcript.follows(chunk, other):
+        if (other.choices or [Choice()])[0].content != EXPECTED_TEXT or not self._transcript.follows(chunk, other):
             self.next_events.stop()
 
     def _hold(self, event: bytes, chunk: Chunk, choice: Choice | None) -> bytes:

@@ -15,7 +15,7 @@ MAX_USELESS: Final = 8
 """Number of patterns in a row that no event matched, after which none is tried: the engine sends several tokens in an
 event, or its events differ otherwise."""
 
-PROBE: Final = "0"
+EXPECTED_TEXT: Final = "0"
 """Text of the event that `expect` returns."""
 
 _QUOTE: Final = b'"'
@@ -67,7 +67,7 @@ class NextEvents:
         else:
             self._sent_before, self._sent_after = sent_split
         self._advance()
-        return self._before + PROBE.encode() + self._after[: -len(_CHUNK_END)]
+        return self._before + EXPECTED_TEXT.encode() + self._after[: -len(_CHUNK_END)]
 
     def stop(self) -> None:
         """Expect no event."""

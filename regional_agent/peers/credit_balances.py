@@ -24,7 +24,7 @@ from penstock.routing.spill_credits import (
     shared_headroom,
     wanted,
 )
-from penstock.wire.probe import ProbeRequest
+from penstock.wire.peer_probe import PeerProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
 
 
@@ -94,7 +94,7 @@ class CreditBalances:
         arriving = ceil(self._demand.batch_per_s(model, self._clock()) * spillover.credit_ttl_s)
         return min(MAX_WANTED, self._queues.batch_waiting_here(model) + arriving)
 
-    def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
+    def grant(self, model: str, request: PeerProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
 
         Args:
@@ -115,7 +115,7 @@ class CreditBalances:
         self._grants[model] = grants
         return granted
 
-    def grant_batch(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
+    def grant_batch(self, model: str, request: PeerProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant batch credits to the agent that sent a probe; as `grant`, which is called before.
 
         Batch credits are granted out of what the credits for requests with a priority leave, less one slot of the

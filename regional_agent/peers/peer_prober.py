@@ -19,10 +19,10 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import regions_beside
 from penstock.routing.prefixes.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
-from penstock.wire import identity, probe
+from penstock.wire import identity, peer_probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys
-from penstock.wire.probe import ProbeRequest, ProbeResponse
+from penstock.wire.peer_probe import PeerProbeRequest, PeerProbeResponse
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_addresses import AgentAddresses
@@ -336,7 +336,7 @@ class PeerProber:
 
     async def _answer(
         self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round
-    ) -> tuple[ProbeResponse, float]:
+    ) -> tuple[PeerProbeResponse, float]:
         """The verified answer of an agent, and the round-trip time (s) of its probe.
 
         An agent that was replaced by an agent with another certificate rejects the known peer_keys. This rejection does
@@ -353,14 +353,14 @@ class PeerProber:
 
     async def _ask(
         self, region: str, address: Address, peer_keys: PeerKeys, timeout_s: float, current: _Round
-    ) -> tuple[ProbeResponse, float]:
+    ) -> tuple[PeerProbeResponse, float]:
         """Send one signed probe, and verify the answer; returns the round-trip time (s) too."""
         request = self._request(region, address)
         headers = [
-            (probe.HEADER.encode(), probe.seal_request(request, peer_keys).encode()),
+            (peer_probe.HEADER.encode(), peer_probe.seal_request(request, peer_keys).encode()),
             (identity.HEADER.encode(), encode_certificate(self._keyring.identity.peer.certificate).encode()),
         ]
-        fetched, rtt_s = await self._fetch(address, probe.PATH, timeout_s, headers)
+        fetched, rtt_s = await self._fetch(address, peer_probe.PATH, timeout_s, headers)
         current.is_answered |= fetched.status == HTTPStatus.SERVICE_UNAVAILABLE
         return self._verified(fetched, request, peer_keys), rtt_s
 
@@ -409,14 +409,14 @@ class PeerProber:
             peer.agents[address].peer_keys = peer_keys
         return peer_keys
 
-    def _verified(self, fetched: Fetched, request: ProbeRequest, peer_keys: PeerKeys) -> ProbeResponse:
+    def _verified(self, fetched: Fetched, request: PeerProbeRequest, peer_keys: PeerKeys) -> PeerProbeResponse:
         """Verify and decode a probe response; raises BadSignature unless the probed agent signed it."""
         if fetched.status != 200:
             reason = fetched.body[:200].decode("utf-8", "replace").strip()
             raise BadSignature(f"returned status {fetched.status}: {reason}")
-        return probe.open_response(fetched.body, request, peer_keys)
+        return peer_probe.open_response(fetched.body, request, peer_keys)
 
-    def _request(self, region: str, address: Address) -> ProbeRequest:
+    def _request(self, region: str, address: Address) -> PeerProbeRequest:
         policy = self._policy
         models = policy.models if policy is not None else {}
         spillover = policy.spillover if policy is not None else Spillover()
@@ -428,7 +428,7 @@ class PeerProber:
         agent = peer.agents.get(address) if peer is not None else None
         digest = agent.prefix_digest if agent is not None else 0
         nonce, now = os.urandom(8).hex(), time.time()
-        return ProbeRequest(self._region, self._agent, region, nonce, now, wanted, digest, for_batch)
+        return PeerProbeRequest(self._region, self._agent, region, nonce, now, wanted, digest, for_batch)
 
     def _expected_rtt_s(self, peer: PeerRegion) -> float:
         if peer.rtt_s is not None:

@@ -14,7 +14,7 @@ from penstock.routing.prefixes.prefix_sketch import EMPTY, NOTHING_HELD, Held, S
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import HeldCredits
 from penstock.wire.peer_keys import PeerKeys
-from penstock.wire.probe import ProbeResponse
+from penstock.wire.peer_probe import PeerProbeResponse
 from regional_agent.upstream.address import Address
 
 RTT_GAIN = 0.2
@@ -33,7 +33,7 @@ class PeerAgent:
     """The state of one agent of the region."""
 
     def __init__(self) -> None:
-        self.answer: ProbeResponse | None = None
+        self.answer: PeerProbeResponse | None = None
         """The newest valid response; None after a failure."""
         self.rejection_logged = False
         """Whether a rejected answer was logged since the last valid one."""
@@ -54,7 +54,7 @@ class PeerAgent:
         self.prefix_digest = 0
         """Digest of `sketch`."""
 
-    def take_sketch(self, answer: ProbeResponse) -> None:
+    def take_sketch(self, answer: PeerProbeResponse) -> None:
         """Replace the sketch by that of a response, or drop it if the response has the digest of another one."""
         if answer.prefix_digest != self.prefix_digest:
             self.sketch = decode_sketch(answer.prefixes) or EMPTY
@@ -118,7 +118,7 @@ class PeerRegion:
             if self.agents[address].answer is None:
                 del self.agents[address]
 
-    def answered(self, address: Address, answer: ProbeResponse, rtt_s: float, now: float) -> None:
+    def answered(self, address: Address, answer: PeerProbeResponse, rtt_s: float, now: float) -> None:
         """Apply an agent's probe response."""
         agent = self.agents.get(address)
         if agent is None:

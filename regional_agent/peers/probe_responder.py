@@ -11,10 +11,17 @@ from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
 from penstock.routing.prefixes.hot_prefixes import HotPrefixes
 from penstock.routing.prefixes.prefix_sketch import digest_of
-from penstock.wire import probe
+from penstock.wire import peer_probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.peer_keys import BadSignature, Keyring
-from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, NO_BURST, ModelReadiness, ProbeRequest, ProbeResponse
+from penstock.wire.peer_probe import (
+    MAX_EXPECTED_WAIT_S,
+    MAX_SLOTS,
+    NO_BURST,
+    ModelReadiness,
+    PeerProbeRequest,
+    PeerProbeResponse,
+)
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -85,7 +92,7 @@ class ProbeResponder:
         now = time.time()
         try:
             self._keyring.keys_with(decode_certificate(certificate or b""), now)
-            opened = probe.open_request((token or b"").decode("latin-1"), self._keyring, self._region, now)
+            opened = peer_probe.open_request((token or b"").decode("latin-1"), self._keyring, self._region, now)
         except (BadIdentity, BadSignature) as error:
             return 401, f"{error}\n".encode()
         if isinstance(opened, str):
@@ -102,10 +109,10 @@ class ProbeResponder:
         digest = digest_of(sketch)
         news = sketch if digest != request.prefix_digest else b""
         ttl_s, burst_only = policy.spillover.credit_ttl_s, self._burst_only(policy)
-        answer = ProbeResponse(self._region, self._agent, models, ttl_s, accepts, digest, news, burst_only)
-        return 200, probe.seal_response(answer, request, peer_keys)
+        answer = PeerProbeResponse(self._region, self._agent, models, ttl_s, accepts, digest, news, burst_only)
+        return 200, peer_probe.seal_response(answer, request, peer_keys)
 
-    def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:
+    def _model_answer(self, model: str, request: PeerProbeRequest, policy: Policy) -> ModelReadiness:
         if self.shutting_down:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
         wait_s = min(MAX_EXPECTED_WAIT_S, self._queues.wait_s(model, self._endpoints.pools[model]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire import identity, object_query, probe, route_context
+from penstock.wire import identity, object_query, peer_probe, route_context
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
@@ -17,7 +17,7 @@ from regional_agent.requests.forwarded_request_reader import ForwardedRequestRea
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.services.service import READS, TEXT, RoutedService, unknown_path
 
-PROBE_PATH: Final = probe.PATH.encode()
+PROBE_PATH: Final = peer_probe.PATH.encode()
 IDENTITY_PATH: Final = identity.PATH.encode()
 CERTIFICATE_HEADER: Final = identity.HEADER.encode()
 OBJECT_PATH: Final = object_query.PATH.encode()
@@ -61,7 +61,7 @@ class PeerService(RoutedService):
         """
         if request.path == PROBE_PATH and request.method == b"GET":
             certificate = request.header(CERTIFICATE_HEADER)
-            status, body = self._responder.answer(request.header(probe.HEADER.encode()), certificate)
+            status, body = self._responder.answer(request.header(peer_probe.HEADER.encode()), certificate)
             connection.respond(status, [TEXT], body)
         elif request.path == OBJECT_PATH and request.method == b"GET":
             return self._answer_question(request, connection)

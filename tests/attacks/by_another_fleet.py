@@ -12,10 +12,10 @@ import msgspec
 
 from adapters.store import keys
 from adapters.store.config_store import Delete, Put
-from penstock.wire import identity, probe, route_context
+from penstock.wire import identity, peer_probe, route_context
 from penstock.wire.identity import SpiffeId, decode_certificate, encode_certificate
 from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
-from penstock.wire.probe import ProbeRequest
+from penstock.wire.peer_probe import PeerProbeRequest
 from tests.attacks.fleet import LARGE, Fleet, within
 from tests.attacks.suite import attack, expect
 from tests.attacks.with_a_stolen_key import TARGET, forward, made_context
@@ -101,9 +101,9 @@ async def messages_of_another_fleet(fleet: Fleet) -> None:
             expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of a fleet with {where}")
         url = await fleet.peer_url("eu-de/a")
         peer_keys = _peer_keys(keyring, decode_certificate((await fleet.peers.get(url + identity.PATH)).content))
-        question = ProbeRequest("us-east", "a", "eu-de", f"nonce-{where}", time.time(), {LARGE: 1000})
-        asked = own | {probe.HEADER: probe.seal_request(question, peer_keys)}
-        probed = await fleet.peers.get(url + probe.PATH, headers=asked)
+        question = PeerProbeRequest("us-east", "a", "eu-de", f"nonce-{where}", time.time(), {LARGE: 1000})
+        asked = own | {peer_probe.HEADER: peer_probe.seal_request(question, peer_keys)}
+        probed = await fleet.peers.get(url + peer_probe.PATH, headers=asked)
         expect(probed.status_code in (401, 403), f"{probed.status_code} for a probe of a fleet with {where}")
         token = route_context.seal(made_context("us-east", "eu-de"), peer_keys)
         status = await forward(fleet, "eu-de/a", token)

@@ -9,10 +9,10 @@ import httpx
 import msgspec
 
 from penstock.policy.geography import Location
-from penstock.wire import identity, probe, route_context
+from penstock.wire import identity, peer_probe, route_context
 from penstock.wire.identity import decode_certificate, encode_certificate
 from penstock.wire.peer_keys import BadSignature, Keyring, PeerKeys
-from penstock.wire.probe import ProbeRequest
+from penstock.wire.peer_probe import PeerProbeRequest
 from penstock.wire.route_context import CLOCK_SKEW_S, RouteContext, content_digest
 from penstock.wire.signed_report import report_headers
 from tests.attacks.fleet import SLOTS, SMALL, Fleet
@@ -108,10 +108,10 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
 
 async def _answer(fleet: Fleet, token: str) -> httpx.Response:
     headers = {
-        probe.HEADER: token,
+        peer_probe.HEADER: token,
         identity.HEADER: encode_certificate(stolen().identity.peer.certificate),
     }
-    return await fleet.peers.get(await fleet.peer_url("eu-de/a") + probe.PATH, headers=headers)
+    return await fleet.peers.get(await fleet.peer_url("eu-de/a") + peer_probe.PATH, headers=headers)
 
 
 async def _probe(fleet: Fleet, token: str) -> int:
@@ -126,8 +126,8 @@ async def clock_skew(fleet: Fleet) -> None:
     """
     peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for skew_s in (-30.0, -7.0, -4.0, 0.0, 4.0, 7.0, 30.0):
-        question = ProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
-        probed = await _probe(fleet, probe.seal_request(question, peer_keys))
+        question = PeerProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
+        probed = await _probe(fleet, peer_probe.seal_request(question, peer_keys))
         sent = await forward(fleet, "eu-de/a", route_context.seal(made_context("us-east", "eu-de", skew_s), peer_keys))
         expect(probed != 200 or sent == 200, f"with {skew_s:g} s a probe got {probed} and a request {sent}")
         expect(abs(skew_s) < 10.0 or probed != 200, f"a probe that is {skew_s:g} s off was accepted")
@@ -141,8 +141,8 @@ async def probe_for_another_agent(fleet: Fleet) -> None:
     """
     peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for origin, agent, server in (("eu-es", "a", "eu-de"), ("us-east", "b", "eu-de"), ("us-east", "a", "eu-es")):
-        question = ProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
-        status = await _probe(fleet, probe.seal_request(question, peer_keys))
+        question = PeerProbeRequest(origin, agent, server, "nonce", time.time(), {SMALL: 1000})
+        status = await _probe(fleet, peer_probe.seal_request(question, peer_keys))
         expect(status in (401, 403), f"{status} for a probe of {origin}/{agent} to {server}")
 
 
@@ -155,18 +155,18 @@ async def replayed_probe(fleet: Fleet) -> None:
     """
     peer_keys = await keys_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     signed_s = time.time() - CLOCK_SKEW_S + 2.0
-    question = ProbeRequest("us-east", "a", "eu-de", "recorded", signed_s, {SMALL: 1000})
-    token = probe.seal_request(question, peer_keys)
+    question = PeerProbeRequest("us-east", "a", "eu-de", "recorded", signed_s, {SMALL: 1000})
+    token = peer_probe.seal_request(question, peer_keys)
     granted = []
     for _ in range(20):
         if granted and time.time() > signed_s + CLOCK_SKEW_S - 1.0:
             break  # A slow machine has used up the time in which the probe is accepted.
         answer = await _answer(fleet, token)
         expect(answer.status_code == 200, f"{answer.status_code} for a probe within the clock skew")
-        granted.append(probe.open_response(answer.content, question, peer_keys).models[SMALL].credits)
+        granted.append(peer_probe.open_response(answer.content, question, peer_keys).models[SMALL].credits)
     expect(max(granted) <= 2 * SLOTS, f"{max(granted)} credits granted by {2 * SLOTS} slots")
     try:
-        probe.open_response(answer.content, msgspec.structs.replace(question, nonce="new"), peer_keys)
+        peer_probe.open_response(answer.content, msgspec.structs.replace(question, nonce="new"), peer_keys)
     except BadSignature:
         pass
     else:

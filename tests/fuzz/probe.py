@@ -13,10 +13,10 @@ import time
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.peer_keys import BadSignature, Purpose
-from penstock.wire.probe import (
+from penstock.wire.peer_probe import (
     MAX_CREDIT_TTL_S,
     MAX_EXPECTED_WAIT_S,
-    ProbeRequest,
+    PeerProbeRequest,
     open_request,
     open_response,
     seal_request,
@@ -39,7 +39,7 @@ _RECEIVER = agent_keyring("eu")
 _OTHER = agent_keyring("us")
 _SENDER = introduce(_OTHER, _RECEIVER)
 _TO_OTHER = introduce(_RECEIVER, _OTHER)
-_REQUEST = ProbeRequest("eu", "agent-1", "us", "nonce", NOW)
+_REQUEST = PeerProbeRequest("eu", "agent-1", "us", "nonce", NOW)
 _ADDRESS = Address("127.0.0.1", 1)
 
 

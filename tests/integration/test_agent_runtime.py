@@ -29,10 +29,10 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.pools.placement import Reservation
 from penstock.routing.reasons import Reason
-from penstock.wire import identity, probe
+from penstock.wire import identity, peer_probe
 from penstock.wire.identity import encode_certificate
 from penstock.wire.peer_keys import Keyring, PeerKeys, Purpose
-from penstock.wire.probe import ProbeRequest
+from penstock.wire.peer_probe import PeerProbeRequest
 from regional_agent import runtime
 from regional_agent.config.settings import AgentSettings
 from regional_agent.peers import agent_addresses
@@ -130,7 +130,7 @@ class Site:
         if target == identity.PATH.encode():
             return 200, self.runtime.responder.certificate.encode()
         sent = dict(headers)
-        return self.runtime.responder.answer(sent.get(probe.HEADER.encode()), sent.get(identity.HEADER.encode()))
+        return self.runtime.responder.answer(sent.get(peer_probe.HEADER.encode()), sent.get(identity.HEADER.encode()))
 
 
 async def publish(etcd: EtcdServer) -> None:
@@ -164,11 +164,11 @@ async def test_models_that_share_an_engine_are_reported_and_granted_once(
         def granted(origin: str, **wanted: int) -> dict[str, int]:
             prober = agent_keyring("eu-es", origin)
             peer_keys = prober.keys_with(de.keyring.identity.peer.certificate, time.time())
-            question = ProbeRequest("eu-es", origin, "eu-de", "nonce", time.time(), wanted)
+            question = PeerProbeRequest("eu-es", origin, "eu-de", "nonce", time.time(), wanted)
             certificate = encode_certificate(prober.identity.peer.certificate).encode()
-            status, body = here.responder.answer(probe.seal_request(question, peer_keys).encode(), certificate)
+            status, body = here.responder.answer(peer_probe.seal_request(question, peer_keys).encode(), certificate)
             assert status == 200, body
-            models = probe.open_response(body, question, peer_keys).models
+            models = peer_probe.open_response(body, question, peer_keys).models
             return {model: models[model].credits for model in wanted}
 
         # 80 % of 20 slots are for overflow, 8 of them on the engine that both models use.
@@ -278,12 +278,12 @@ async def test_a_probe_with_the_certificate_of_another_region_is_rejected(
 ) -> None:
     de, _ = sites
     await publish(own_etcd)
-    question = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", time.time(), {})
+    question = PeerProbeRequest("eu-es", "agent-1", "eu-de", "nonce", time.time(), {})
     async with de.running() as here:
         await until(lambda: here.config.policy is not None)
 
         def status(prober: Keyring) -> int:
-            sealed = probe.seal_request(question, introduce(prober, de.keyring))
+            sealed = peer_probe.seal_request(question, introduce(prober, de.keyring))
             certificate = encode_certificate(prober.identity.peer.certificate)
             return here.responder.answer(sealed.encode(), certificate.encode())[0]
 

@@ -17,10 +17,10 @@ from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
-from penstock.wire import identity, probe
+from penstock.wire import identity, peer_probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.peer_keys import BadSignature, Keyring
-from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
+from penstock.wire.peer_probe import ModelReadiness, PeerProbeRequest, PeerProbeResponse
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_addresses import AgentAddresses
 from regional_agent.peers.peer_prober import MAX_ROUNDS, CreditRequests, PeerProber
@@ -55,7 +55,7 @@ class Agent(SmallHttp):
         self.starting = False
         self.accepts_clients = False
         """Whether it has no policy yet."""
-        self.questions: list[ProbeRequest] = []
+        self.questions: list[PeerProbeRequest] = []
         self.on_fetch: Callable[[], None] = lambda: None
         """Called when its certificate is fetched."""
 
@@ -67,14 +67,14 @@ class Agent(SmallHttp):
         if target == identity.PATH.encode():
             self.on_fetch()
             return 200, encode_certificate(self.keyring.identity.peer.certificate).encode()
-        assert target == probe.PATH.encode()
+        assert target == peer_probe.PATH.encode()
         if self.starting:
             return 503, b"no policy yet"
         sent = dict(headers)
         self.keyring.keys_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
-        token = sent[probe.HEADER.encode()].decode()
+        token = sent[peer_probe.HEADER.encode()].decode()
         try:
-            opened = probe.open_request(token, self.keyring, "there", time.time())
+            opened = peer_probe.open_request(token, self.keyring, "there", time.time())
         except BadSignature as error:
             return 401, str(error).encode()
         assert not isinstance(opened, str), opened
@@ -82,8 +82,8 @@ class Agent(SmallHttp):
         self.questions.append(question)
         digest = digest_of(self.sketch)
         news = b"" if question.prefix_digest == digest else self.sketch
-        answer = ProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients, digest, news)
-        return 200, probe.seal_response(answer, question, peer_keys)
+        answer = PeerProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients, digest, news)
+        return 200, peer_probe.seal_response(answer, question, peer_keys)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from penstock.routing.batch_price import BatchWork
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionRequest, RegionView, is_usable
-from penstock.wire.probe import ProbeRequest
+from penstock.wire.peer_probe import PeerProbeRequest
 from regional_agent.peers.credit_balances import CreditBalances
 from tests.property.test_decision_properties import NAMES, allowed_by_hand, facts, policies
 from tests.support.examples import examples
@@ -166,7 +166,7 @@ class Receiver:
         )
 
     def ask(self, origin: str, wanted: int, batch_wanted: int) -> tuple[int, int]:
-        request = ProbeRequest(origin, "x", "here", "", 0.0, {"m": wanted}, 0, {"m": batch_wanted})
+        request = PeerProbeRequest(origin, "x", "here", "", 0.0, {"m": wanted}, 0, {"m": batch_wanted})
         credits = self.credits.grant("m", request, self.policy, None)
         return credits, self.credits.grant_batch("m", request, self.policy, None)
 

@@ -31,7 +31,7 @@ from penstock.rollout.policy_rollout import Rollout
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.tenancy.tenant_record import TenantShard
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet
-from penstock.wire.probe import ProbeRequest, ProbeResponse
+from penstock.wire.peer_probe import PeerProbeRequest, PeerProbeResponse
 from penstock.wire.route_context import RouteContext
 from regional_agent.shared_load.prefix_exchange import PublishedPrefixes
 from regional_agent.shared_load.published_load import PublishedLoad
@@ -39,7 +39,7 @@ from regional_agent.upstream.leader_link import Receipt
 from tests.support.paths import ROOT
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
-BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
+BETWEEN_AGENTS = (PeerProbeRequest, PeerProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
 STORED = (
     *(Member, AgentMember, RegionPlan, EpochBase, OverrideSet, RevokedKeySet, RevokedSessions, TenantShard),
     *(IssuerKeySet, SavedForecast, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),

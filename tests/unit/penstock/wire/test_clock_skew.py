@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.policy.geography import Location
 from penstock.routing.reasons import Refusal
 from penstock.wire import route_context
-from penstock.wire.probe import ProbeRequest, open_request, seal_request
+from penstock.wire.peer_probe import PeerProbeRequest, open_request, seal_request
 from penstock.wire.route_context import MAX_TRANSIT_S, RouteContext, accept
 from tests.support.identities import agent_keyring, introduce
 from tests.support.planet import MODEL, policy
@@ -25,7 +25,7 @@ TRANSIT_S = st.floats(0.0, MAX_TRANSIT_S)
 
 
 def probe_accepted(skew_s: float, transit_s: float) -> bool:
-    token = seal_request(ProbeRequest("eu-de", "agent-1", "eu-es", "nonce", NOW), TO_SERVER)
+    token = seal_request(PeerProbeRequest("eu-de", "agent-1", "eu-es", "nonce", NOW), TO_SERVER)
     return isinstance(open_request(token, SERVER, "eu-es", NOW + skew_s + transit_s), tuple)
 
 

@@ -16,7 +16,7 @@ from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Closed
 from penstock.policy.kinds.spillover_and_failover import Failover
-from penstock.wire.probe import ModelReadiness, ProbeResponse
+from penstock.wire.peer_probe import ModelReadiness, PeerProbeResponse
 from regional_agent.dns.answer_cache import AnswerCache
 from regional_agent.dns.dns_service import DnsService, EntryStates
 from regional_agent.peers.peer_region import PeerRegion
@@ -123,7 +123,7 @@ def test_models_that_sleep_and_burst_endpoints_of_the_agent_are_of_the_basis(tmp
     bases.append(service._basis())
     models = {"m": ModelReadiness(False, 0.0)}
     peers.set_addresses([NOBODY])
-    said = ProbeResponse("us-east", "a", models, 0.75, accepts_clients=True, burst_only={"n": (1, 0.0)})
+    said = PeerProbeResponse("us-east", "a", models, 0.75, accepts_clients=True, burst_only={"n": (1, 0.0)})
     peers.answered(NOBODY, said, 0.02, 0.0)
     bases.append(service._basis())
     assert len(set(bases)) == 4

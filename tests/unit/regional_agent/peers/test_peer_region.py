@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.prefixes.prefix_sketch import digest_of, encode_sketch
-from penstock.wire.probe import ModelReadiness, ProbeResponse
+from penstock.wire.peer_probe import ModelReadiness, PeerProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
 
@@ -13,8 +13,8 @@ FAILOVER = Failover(unhealthy_threshold=2, healthy_threshold=3, hold_down_s=1.0,
 ONE, TWO = Address("127.0.0.1", 1), Address("127.0.0.1", 2)
 
 
-def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> ProbeResponse:
-    return ProbeResponse("there", "a", {"m": ModelReadiness(ready, wait_s, credits)}, credit_ttl_s=0.75)
+def answer(ready: bool = True, wait_s: float = 0.0, credits: int = 0) -> PeerProbeResponse:
+    return PeerProbeResponse("there", "a", {"m": ModelReadiness(ready, wait_s, credits)}, credit_ttl_s=0.75)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def region() -> PeerRegion:
     return made
 
 
-def receive(region: PeerRegion, now: float, *addresses: Address, said: ProbeResponse | None = None) -> None:
+def receive(region: PeerRegion, now: float, *addresses: Address, said: PeerProbeResponse | None = None) -> None:
     for address in addresses:
         region.answered(address, said or answer(), 0.02, now)
     region.round_succeeded(now, now, FAILOVER)
@@ -50,7 +50,7 @@ def test_reports_that_it_failed_and_that_it_is_back() -> None:
 
 def test_models_that_sleep_are_stated_to_clients_until_the_region_has_failed(region: PeerRegion) -> None:
     models = {"m": ModelReadiness(False, 0.0), "awake": ModelReadiness(True, 0.0)}
-    receive(region, 0.0, ONE, TWO, said=ProbeResponse("there", "a", models, 0.75, accepts_clients=True))
+    receive(region, 0.0, ONE, TWO, said=PeerProbeResponse("there", "a", models, 0.75, accepts_clients=True))
     entry = region.entry_state(0.0, FAILOVER)
     assert (entry.ready, entry.asleep, entry.accepts_clients) == ({"awake"}, {"m"}, False)
     for address in (ONE, TWO):
@@ -60,13 +60,13 @@ def test_models_that_sleep_are_stated_to_clients_until_the_region_has_failed(reg
     assert (entry.state, entry.ready, entry.asleep) == (RegionState.SUSPECT, {"awake"}, {"m"})
     region.round_failed(2.0, 2.0, FAILOVER)
     assert region.entry_state(2.0, FAILOVER).asleep == frozenset()
-    receive(region, 3.0, ONE, said=ProbeResponse("there", "a", models, 0.75))
+    receive(region, 3.0, ONE, said=PeerProbeResponse("there", "a", models, 0.75))
     assert region.entry_state(3.0, FAILOVER).asleep == frozenset(), "its agents accept no clients"
 
 
 def test_a_region_has_the_endpoints_of_its_last_answer_until_it_has_failed(region: PeerRegion) -> None:
     assert region.has_endpoint("m") is None
-    receive(region, 0.0, ONE, said=ProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75))
+    receive(region, 0.0, ONE, said=PeerProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75))
     assert (region.has_endpoint("m"), region.has_endpoint("other")) == (True, False)
     region.unreachable(ONE)
     region.round_failed(1.0, 1.0, FAILOVER)
@@ -76,7 +76,7 @@ def test_a_region_has_the_endpoints_of_its_last_answer_until_it_has_failed(regio
 
 
 def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(region: PeerRegion) -> None:
-    said = ProbeResponse("there", "a", {}, 0.75, accepts_clients=True, burst_only={"m": (2, 30.0)})
+    said = PeerProbeResponse("there", "a", {}, 0.75, accepts_clients=True, burst_only={"m": (2, 30.0)})
     region.answered(ONE, said, 0.02, 0.0)
     view = region.view("m", 0.0, FAILOVER)
     assert (view.state, view.ready, view.credits) == (RegionState.HEALTHY, False, 0)
@@ -96,7 +96,7 @@ def test_a_region_of_burst_endpoints_alone_serves_by_them_and_is_not_ready(regio
 
 def test_burst_endpoints_of_a_region_that_has_failed_are_in_a_failed_region(region: PeerRegion) -> None:
     receive(region, 0.0, ONE)
-    said = ProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75, burst_only={"rented": (2, 0.0)})
+    said = PeerProbeResponse("there", "a", {"m": ModelReadiness(False, 0.0)}, 0.75, burst_only={"rented": (2, 0.0)})
     for at in (1.0, 2.0):
         region.answered(ONE, said, 0.02, at)
         region.round_failed(at, at, FAILOVER)
@@ -119,7 +119,7 @@ def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion)
     assert region.rtt_s == pytest.approx(0.02)
 
 
-def with_sketch(waits_s: dict[int, float], known: dict[int, float] | None = None) -> ProbeResponse:
+def with_sketch(waits_s: dict[int, float], known: dict[int, float] | None = None) -> PeerProbeResponse:
     sketch = encode_sketch(waits_s)
     news = b"" if waits_s == known else sketch
     return msgspec.structs.replace(answer(), prefix_digest=digest_of(sketch), prefixes=news)

@@ -21,7 +21,13 @@ from penstock.routing.prefixes.hot_prefixes import HotPrefixes
 from penstock.routing.prefixes.prefix_sketch import decode_sketch
 from penstock.wire.identity import encode_certificate
 from penstock.wire.peer_keys import PeerKeys
-from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
+from penstock.wire.peer_probe import (
+    MAX_EXPECTED_WAIT_S,
+    PeerProbeRequest,
+    PeerProbeResponse,
+    open_response,
+    seal_request,
+)
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -84,14 +90,16 @@ class Here:
         )
         self.credits._queues = queues
 
-    def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:
+    def ask(
+        self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int
+    ) -> PeerProbeResponse:
         for_batch = {"m": batch} if batch else {}
-        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known, for_batch)
+        question = PeerProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known, for_batch)
         (status, body), peer_keys = self.probe(question)
         assert status == 200, body
         return open_response(body, question, peer_keys)
 
-    def probe(self, question: ProbeRequest) -> tuple[tuple[int, bytes], PeerKeys]:
+    def probe(self, question: PeerProbeRequest) -> tuple[tuple[int, bytes], PeerKeys]:
         """The response to a probe of the named agent, and the keys shared with that agent."""
         prober = agent_keyring(question.origin, question.agent)
         peer_keys = prober.keys_with(HERE.identity.peer.certificate, time.time())
@@ -274,7 +282,7 @@ def test_draining_agent_reports_not_ready_and_grants_nothing(here: Here) -> None
 
 def test_accepts_probes_from_other_regions_of_the_policy_only(here: Here) -> None:
     for origin in ("here", "elsewhere"):
-        question = ProbeRequest(origin, "x", "here", "nonce", time.time())
+        question = PeerProbeRequest(origin, "x", "here", "nonce", time.time())
         assert here.probe(question)[0] == (403, b"not another region of the policy\n")
 
 

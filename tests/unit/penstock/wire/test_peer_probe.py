@@ -5,10 +5,10 @@ import pytest
 
 from penstock.routing.prefixes.prefix_sketch import digest_of
 from penstock.wire.peer_keys import BadSignature, Purpose
-from penstock.wire.probe import (
+from penstock.wire.peer_probe import (
     ModelReadiness,
-    ProbeRequest,
-    ProbeResponse,
+    PeerProbeRequest,
+    PeerProbeResponse,
     open_request,
     open_response,
     seal_request,
@@ -23,8 +23,8 @@ NOW = time.time()
 SENDER, RECEIVER, STRANGER = agent_keyring("eu-es"), agent_keyring("eu-de", "agent-2"), agent_keyring("eu-gb")
 TO_RECEIVER, TO_SENDER = introduce(SENDER, RECEIVER), introduce(RECEIVER, SENDER)
 STRANGER_TO_RECEIVER, STRANGER_TO_SENDER = introduce(STRANGER, RECEIVER), introduce(STRANGER, SENDER)
-QUESTION = ProbeRequest("eu-es", "agent-1", "eu-de", "nonce", NOW, {"m": 5})
-ANSWER = ProbeResponse("eu-de", "agent-2", {"m": ModelReadiness(True, 0.25, 3)}, 0.75)
+QUESTION = PeerProbeRequest("eu-es", "agent-1", "eu-de", "nonce", NOW, {"m": 5})
+ANSWER = PeerProbeResponse("eu-de", "agent-2", {"m": ModelReadiness(True, 0.25, 3)}, 0.75)
 ENCODED = msgspec.json.encode(ANSWER)
 
 

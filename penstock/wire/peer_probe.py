@@ -36,7 +36,7 @@ NO_BURST = (0, 0.0)
 """What a region without burst endpoints for a model offers."""
 
 
-class ProbeRequest(msgspec.Struct, frozen=True):
+class PeerProbeRequest(msgspec.Struct, frozen=True):
     """A probe request from an agent of one region to an agent of another."""
 
     origin: str
@@ -80,7 +80,7 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Expected time (s) until a server of these endpoints runs; 0 if one runs."""
 
 
-class ProbeResponse(msgspec.Struct, frozen=True):
+class PeerProbeResponse(msgspec.Struct, frozen=True):
     """State of the probed region, as one of its agents reports it."""
 
     region: str
@@ -107,16 +107,16 @@ class ProbeResponse(msgspec.Struct, frozen=True):
         return readiness.burst_room, readiness.burst_start_s
 
 
-_questions = msgspec.json.Decoder(ProbeRequest)
-_answers = msgspec.json.Decoder(ProbeResponse)
+_questions = msgspec.json.Decoder(PeerProbeRequest)
+_answers = msgspec.json.Decoder(PeerProbeResponse)
 
 
-def seal_request(question: ProbeRequest, peer_keys: PeerKeys) -> str:
+def seal_request(question: PeerProbeRequest, peer_keys: PeerKeys) -> str:
     """Returns the value of the probe header: the signed request."""
     return peer_keys.seal(Purpose.PROBE, msgspec.json.encode(question))
 
 
-def open_request(token: str, keyring: Keyring, here: str, now: float) -> tuple[ProbeRequest, PeerKeys] | str:
+def open_request(token: str, keyring: Keyring, here: str, now: float) -> tuple[PeerProbeRequest, PeerKeys] | str:
     """Returns the request in a probe header and the keys shared with its sender, or the reason for its rejection.
 
     Args:
@@ -130,12 +130,12 @@ def open_request(token: str, keyring: Keyring, here: str, now: float) -> tuple[P
     return open_question(keyring.open(Purpose.PROBE, token, now), _questions, here, now)
 
 
-def seal_response(answer: ProbeResponse, question: ProbeRequest, peer_keys: PeerKeys) -> bytes:
+def seal_response(answer: PeerProbeResponse, question: PeerProbeRequest, peer_keys: PeerKeys) -> bytes:
     """Returns the body of a probe response: the signature, a line feed, and the response as JSON."""
     return seal_answer(msgspec.json.encode(answer), question, Purpose.PROBE_ANSWER, peer_keys)
 
 
-def open_response(body: bytes, question: ProbeRequest, peer_keys: PeerKeys) -> ProbeResponse:
+def open_response(body: bytes, question: PeerProbeRequest, peer_keys: PeerKeys) -> PeerProbeResponse:
     """Verifies and decodes the response to `question`.
 
     Raises:
@@ -148,7 +148,7 @@ def open_response(body: bytes, question: ProbeRequest, peer_keys: PeerKeys) -> P
     return answer
 
 
-def _is_possible(answer: ProbeResponse) -> bool:
+def _is_possible(answer: PeerProbeResponse) -> bool:
     if answer.prefixes and (
         digest_of(answer.prefixes) != answer.prefix_digest or decode_sketch(answer.prefixes) is None
     ):
