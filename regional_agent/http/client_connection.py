@@ -243,8 +243,7 @@ class ClientConnection:
     def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
         """Write a complete response to the current request, with an x-request-id and its `cors_lines`."""
         request = self.sequencer.serving
-        draining = self.listener.draining
-        keep_alive = request is not None and self.sequencer.may_keep_alive(request, draining=draining)
+        keep_alive = request is not None and request.may_keep_alive and not self.listener.draining
         self.transport.write(complete_response(status, headers, body, request, keep_alive=keep_alive))
         self.finished(keep_alive=keep_alive)
 

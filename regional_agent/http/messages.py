@@ -140,6 +140,9 @@ class Request:
         """Whether the request is handled only when its body is complete, however large."""
         self.whole = False
         """Whether the body is complete."""
+        self.may_keep_alive = False
+        """Whether the client may send another request after the response, if the agent does not drain: once the
+        request is complete, unless it is the last one or offers an upgrade."""
         self.may_wait = False
         """Whether the request can wait for a lease of a budget."""
         self.waits_until = inf

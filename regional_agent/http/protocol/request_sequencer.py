@@ -64,12 +64,10 @@ class RequestSequencer:
         Args:
             may_start: whether a request may start now; otherwise `next_turn` returns it later.
         """
-        if request.upgrade:
-            self._enter(OFFER)
-        else:
-            self._enter(REQUEST if request.keep_alive else LAST_REQUEST)
+        may_keep_alive = request.keep_alive and not request.upgrade
+        self._enter(OFFER if request.upgrade else REQUEST if may_keep_alive else LAST_REQUEST)
         self.uploading, self._continue_due = None, False
-        request.whole = True
+        request.whole, request.may_keep_alive = True, may_keep_alive
         if request.length is None:
             request.length = request.received_bytes
         if request.queued or request.started:
@@ -146,10 +144,6 @@ class RequestSequencer:
             return CONTINUE
         self._continue_due = True
         return b""
-
-    def may_keep_alive(self, request: Request, *, draining: bool) -> bool:
-        """Whether the client may send another request after the response to `request`; not while the agent drains."""
-        return request.keep_alive and request.whole and not request.upgrade and not draining
 
     def finish(self) -> Request | None:
         """End the request that is being handled, and return it."""

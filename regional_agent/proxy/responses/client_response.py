@@ -106,7 +106,7 @@ class ClientResponse:
         """The last write, by which the end of a failed stream is separated from an incomplete event."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
-        self.keep_alive = client.sequencer.may_keep_alive(request, draining=client.listener.draining)
+        self.keep_alive = request.may_keep_alive and not client.listener.draining
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
         self.status = 0

@@ -100,9 +100,9 @@ def transcript(pieces: list[bytes]) -> list[object]:
                 told.append((each.method, each.target, each.headers, body, each.keep_alive, each.upgrade))
             while (due := one.next_turn()) is not None:
                 if isinstance(due, Request):
-                    told.append(("answered", due.target, one.may_keep_alive(due, draining=False)))
+                    told.append(("answered", due.target, due.may_keep_alive))
                     one.finish()
-                    if not one.may_keep_alive(due, draining=False):
+                    if not due.may_keep_alive:
                         one.end()
                 elif isinstance(due, RequestRefused):
                     told.append("refusal")
@@ -169,7 +169,7 @@ def test_pipelined_requests_are_handled_one_at_a_time_in_order() -> None:
         request = turn(one)
         assert request.target == b"/%d" % number
         assert one.next_turn() is None, "one at a time"
-        assert one.may_keep_alive(request, draining=False)
+        assert request.may_keep_alive
         assert one.finish() is request
     assert one.next_turn() is None
     assert one.is_idle
@@ -227,11 +227,11 @@ def test_a_large_body_is_announced_before_it_arrives() -> None:
     assert isinstance(part, PartReceived)
     one.queue_early(head.request)
     assert turn(one) is head.request
-    assert not one.may_keep_alive(head.request, draining=False), "the rest of the body would be read as a request"
+    assert not head.request.may_keep_alive, "the rest of the body would be read as a request"
     (_, whole) = received(one, b"x" * 1000)
     assert whole is head.request
     assert (one.state, one.uploading, one.next_turn()) == (REQUESTS, None, None)
-    assert one.may_keep_alive(head.request, draining=False)
+    assert head.request.may_keep_alive
 
 
 def test_100_continue_waits_for_earlier_responses() -> None:
@@ -322,7 +322,7 @@ def test_bytes_after_an_offer_belong_to_the_new_protocol() -> None:
     one.parser.receive(b"\x82\x00")
     assert list(received(one)) == []
     assert one.parser.has_more
-    assert not one.may_keep_alive(turn(one), draining=False), "what follows a declined offer is unknown"
+    assert not turn(one).may_keep_alive, "what follows a declined offer is unknown"
     assert one.upgrade() == b"\x81\x00\x82\x00"
     assert (one.state, one.parser.has_more) == (TUNNEL, False)
 
@@ -346,7 +346,7 @@ def test_bytes_after_the_last_request_are_no_request() -> None:
     assert (one.state, one.receiving) == (LAST, None)
     assert list(received(one, GET % 3)) == []
     assert turn(one) is last
-    assert not one.may_keep_alive(last, draining=False)
+    assert not last.may_keep_alive
 
 
 def test_an_idle_connection_holds_no_request() -> None:
