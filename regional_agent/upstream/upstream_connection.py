@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from penstock.http.chunk_framing import CHUNK_END, body_of_whole_chunk
 from penstock.http.head_template import MAX_MISSES, raw_head
 from penstock.http.header_rules import REFUSAL_HEADER, Header
 from penstock.http.response_head import (
@@ -24,10 +25,10 @@ from penstock.http.response_head import (
 )
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.chunk_relay import SIZE_LINES, ChunkRelay
 from regional_agent.upstream.upstream_sink import (
     Broken,
     BytesSink,
+    ChunkReceiver,
     ResponseSink,
     Stale,
     TooLarge,
@@ -40,32 +41,6 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 
 MAX_INTERIM: Final = 16
 """Maximum number of interim (1xx) responses before the final response."""
-
-
-_CHUNK_END: Final = b"\r\n"
-
-
-def _by_chunk_length() -> list[bytes]:
-    """Return the first lines of chunks, by the length of the whole chunk; empty where no chunk has that length."""
-    end_bytes = len(_CHUNK_END)
-    by_length = {len(line) + body_bytes + end_bytes: line for body_bytes, line in enumerate(SIZE_LINES) if body_bytes}
-    return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
-
-
-_BY_CHUNK_LENGTH: Final = _by_chunk_length()
-_MAX_CHUNK_BYTES: Final = len(_BY_CHUNK_LENGTH) - 1
-
-
-def _body_of_whole_chunk(data: bytes) -> int:
-    """Return the offset of the body if `data` is exactly one chunk with a body, else 0.
-
-    The last chunk of a response has no body.
-    """
-    length = len(data)
-    if length > _MAX_CHUNK_BYTES:
-        return 0
-    line = _BY_CHUNK_LENGTH[length]
-    return len(line) if data.startswith(line) and data.endswith(_CHUNK_END) else 0
 
 
 class ConnectionOwner(Protocol):
@@ -142,9 +117,9 @@ class UpstreamConnection:
         """The current read, while the parser processes a head at the beginning of the read."""
         self._counted_left = 0
         """Number of outstanding body bytes of a response whose head matched the cache."""
-        self.relay: ChunkRelay | None = None
+        self.relay: ChunkReceiver | None = None
         """Receives reads that are exactly one chunk, instead of the sink, until the response ends."""
-        self._relay_ready: ChunkRelay | None = None
+        self._relay_ready: ChunkReceiver | None = None
         """`relay` while the parser is between two chunks, else None."""
         self._between_chunks = False
         """Whether the last event of the parser was the end of a chunk."""
@@ -209,14 +184,14 @@ class UpstreamConnection:
 
     def close(self) -> None:
         """Close after all written data has been sent."""
-        self.sink = self._tunnel = self._relay_ready = None
+        self.sink = self._tunnel = self.relay = self._relay_ready = None
         if self.transport is not None:
             self._batcher.flush()
             self.transport.close()
 
     def abort(self) -> None:
         """Close at once, without further callbacks. The upstream cancels the request when the connection closes."""
-        self.sink = self._tunnel = self._relay_ready = None
+        self.sink = self._tunnel = self.relay = self._relay_ready = None
         if self.transport is not None:
             self.transport.abort()
 
@@ -228,7 +203,7 @@ class UpstreamConnection:
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, close the connection."""
         relay = self._relay_ready
-        if relay is not None and (body_at := _body_of_whole_chunk(data)) and relay.forward(data, body_at):
+        if relay is not None and (body_at := body_of_whole_chunk(data)) and relay.forward(data, body_at):
             return
         if self._tunnel is not None:
             self._tunnel.on_bytes(data)
@@ -264,7 +239,7 @@ class UpstreamConnection:
                     sink.on_read(head, parts, False)
                 # A read may end within the size line of the next chunk, which the parser does not report, so that the
                 # next read is not relayed.
-                may_relay = self._between_chunks and self.sink is sink and data.endswith(_CHUNK_END)
+                may_relay = self._between_chunks and self.sink is sink and data.endswith(CHUNK_END)
                 self._relay_ready = self.relay if may_relay else None
         self._read = b""
 

@@ -51,6 +51,13 @@ class ResponseSink(Protocol):
     def on_writable(self, writable: bool) -> None: ...
 
 
+class ChunkReceiver(Protocol):
+    """Receives the reads that are exactly one chunk, in place of the sink."""
+
+    def forward(self, chunk: bytes, begin: int) -> bool:
+        """Take a chunk, framing included, whose body begins at `begin`; False if the sink must receive it parsed."""
+
+
 class TunnelSink(ResponseSink, Protocol):
     """A sink whose request offered a protocol upgrade."""
 

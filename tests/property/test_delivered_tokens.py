@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, AnswerParser
+from penstock.http.chunk_framing import SIZE_LINES
 from penstock.routes.presets.openai import OPENAI_ROUTES
-from regional_agent.upstream.chunk_relay import SIZE_LINES
 
 ROUTES = {route.name: route for route in OPENAI_ROUTES}
 TEXTS = ["a", "usage", "stop", "[DONE]", 'finish_reason":"stop', "data: é"]

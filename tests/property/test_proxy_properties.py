@@ -19,7 +19,6 @@ from regional_agent.http.listener import Listener
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.chunk_relay import ChunkRelay
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
@@ -244,17 +243,17 @@ class RecordingSink:
             assert not self.status
             self.status = head.status
             if self.connection is not None:
-                outgoing: Any = self
-                self.connection.relay = ChunkRelay(outgoing, Wire(), None, None)
+                self.connection.relay = self
         assert self.status
         self.body += b"".join(parts)
         if ended:
             self.over.append("end")
 
-    def write(self, transport: object, chunk: bytes) -> None:
-        """Record bytes in place of a relay's client."""
+    def forward(self, chunk: bytes, begin: int) -> bool:
+        """Record a chunk that is not parsed."""
         self.chunks.append(chunk)
-        self.body += chunk.partition(b"\r\n")[2][:-2]
+        self.body += chunk[begin:-2]
+        return True
 
     def on_broken(self, error: UpstreamError) -> None:
         self.over.append("broken")

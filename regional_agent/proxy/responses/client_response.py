@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from penstock.accounts.refusal_statuses import STATUS
 from penstock.answers.answer_parser import AnswerParser
 from penstock.continuation.next_events import NextEvents
+from penstock.http.chunk_framing import MAX_BODY_BYTES, SIZE_LINES
 from penstock.http.header_rules import (
     IDEMPOTENCY_KEY_HEADER,
     NO_BODY_STATUSES,
@@ -27,8 +29,8 @@ from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.stream_gaps import StreamGaps
-from regional_agent.upstream.chunk_relay import MAX_BODY_BYTES, SIZE_LINES, ChunkRelay
 from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_sink import ChunkReceiver
 from regional_agent.websocket.websocket_offer import selected_line
 
 MAX_CACHED_ENDPOINTS: Final = 4096
@@ -89,29 +91,39 @@ def upgrade_response_head(request: Request, headers: list[Header], lines: bytes,
     return response_head(101, [upgrade, *passed, selected_line(request, headers), lines])
 
 
-class ClientResponse:
-    """One response to one client. `flush` writes the data that was added since the last call."""
+class ClientResponse(ChunkReceiver):
+    """One response to one client. `flush` writes the data that was added since the last call.
+
+    Engines send each token as one chunk in one TCP segment. A read that is exactly one chunk, in the framing of this
+    proxy, is written to the client unchanged.
+    """
 
     def __init__(self, client: ClientConnection, request: Request) -> None:
         """Respond to `request`, which `client` has sent."""
+        # The first attributes are those of `forward`, which share few cache lines: there may be thousands of streams.
+        self._expected: NextEvents | None = None
+        """Takes the chunks that are forwarded; None if all are."""
+        self._parser: AnswerParser | None = None
+        """Reads the chunks that are forwarded; None if they are not read."""
+        self._batcher = client.listener.batcher
+        self._connected: asyncio.Transport | None = None
+        """The transport of a client that receives forwarded chunks; None before `relay_from`."""
+        self.gaps: StreamGaps | None = None
+        """Measures the response if it is a sampled stream; set before `start`."""
+        self.sent_bytes = 0
+        self.has_news = False
+        """Whether data has arrived since the owner last reset this flag."""
+        self._last = b""
+        """The last write, by which the end of a failed stream is separated from an incomplete event."""
         self.client = client
         self._request = request
         self._unsent: list[bytes] = []
-        self._relay: ChunkRelay | None = None
-        """Forwards chunks from the upstream connection to the client without this object."""
         self._chunked = False
         self._head: ResponseHead | None = None
         """The head of the response; None if no error can be appended to the response."""
-        self._last = b""
-        """The last write, by which the end of a failed stream is separated from an incomplete event."""
-        self.gaps: StreamGaps | None = None
-        """Measures the response if it is a sampled stream; set before `start`."""
         self.keep_alive = request.may_keep_alive and not client.listener.draining
         """Whether the client connection can be used for another request."""
-        self.sent_bytes = 0
         self.status = 0
-        self.has_news = False
-        """Whether data has arrived since the owner last reset this flag."""
 
     def start(self, head: ResponseHead, lines: bytes, *, keeps_length: bool = True) -> None:
         """Add the head.
@@ -150,8 +162,33 @@ class ClientResponse:
         """
         connected = self.client.transport.connected
         if self._chunked and connected is not None:
-            self._relay = ChunkRelay(self.client.listener.batcher, connected, self.gaps, parser, expected)
-            upstream.relay = self._relay
+            self._connected, self._parser, self._expected = connected, parser, expected
+            upstream.relay = self
+
+    def forward(self, chunk: bytes, begin: int) -> bool:
+        """Send a chunk, framing included, whose body begins at `begin`, to the client; False if it is not taken."""
+        parser, expected = self._parser, self._expected
+        if expected is not None:
+            sent = expected.take(chunk, begin)
+            if not sent:
+                return False
+            if sent is not expected.last:
+                chunk = b"%b%b\r\n" % (SIZE_LINES[len(sent)], sent)
+        elif parser is not None and not parser.skim_chunk(chunk, begin):
+            body = chunk[begin:-2]
+            forwarded = parser.feed(body)
+            if forwarded is not body:
+                if not forwarded:
+                    return True
+                chunk = b"%x\r\n%b\r\n" % (len(forwarded), forwarded)
+        self.has_news = True
+        self.sent_bytes += len(chunk)
+        self._last = chunk
+        if self.gaps is not None:
+            self.gaps.wrote()
+        if self._connected is not None:
+            self._batcher.write(self._connected, chunk)
+        return True
 
     @property
     def has_length(self) -> bool:
@@ -184,7 +221,6 @@ class ClientResponse:
         head = self._head
         if head is None or b"content-encoding" in head.by_name:
             return False
-        self.count_relayed()
         self.flush()
         reason = failure.reason
         body = error_body(error_format, STATUS[reason], reason.value, failure.detail, request_id=request_id)
@@ -211,23 +247,12 @@ class ClientResponse:
             return False
         data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
         unsent.clear()
-        self.count_relayed()
-        size_bytes = len(data)
         if self.gaps is not None:
             self.gaps.wrote()
         self.has_news = True
-        self.sent_bytes += size_bytes
+        self.sent_bytes += len(data)
         self._last = data
         connected = self.client.transport.connected
         if connected is not None:
-            self.client.listener.batcher.write(connected, data)
+            self._batcher.write(connected, data)
         return True
-
-    def count_relayed(self) -> None:
-        """Count the bytes that the relay has forwarded since the last call."""
-        relay = self._relay
-        if relay is not None and relay.sent_bytes:
-            self.has_news = True
-            self.sent_bytes += relay.sent_bytes
-            self._last = relay.last
-            relay.sent_bytes, relay.last = 0, b""

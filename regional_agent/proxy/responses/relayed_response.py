@@ -239,7 +239,6 @@ class RelayedResponse:
             delivered: a count that grows with the output; negative for that of the parser.
         """
         writer = self.writer
-        writer.count_relayed()
         has_news, writer.has_news = writer.has_news, False
         has_output = has_news and self._has_output(delivered)
         if has_output:
@@ -338,6 +337,4 @@ class RelayedResponse:
     def count_in(self, account: Account) -> None:
         """Set what the client received."""
         writer = self.writer
-        if not self.has_ended:
-            writer.count_relayed()
         account.status, account.first_byte_at, account.sent_bytes = writer.status, self.first_byte_at, writer.sent_bytes

@@ -11,8 +11,8 @@ from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.token_counts import Usage
+from penstock.http.chunk_framing import SIZE_LINES
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
-from regional_agent.upstream.chunk_relay import SIZE_LINES
 
 ROUTES = {route.name: route for preset in PRESETS for route in preset_routes(preset)}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
