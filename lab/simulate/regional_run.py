@@ -17,7 +17,7 @@ from zlib import crc32
 import msgspec
 
 from lab.simulate.baseline_agent import SCRAPE_S, BaselineAgent
-from lab.simulate.baselines.inference import SkyWalker
+from lab.simulate.baselines.inference import SkyWalker, region_by_skywalker
 from lab.simulate.clock import VirtualClock
 from lab.simulate.fleets import CHAT_COST, CHAT_MODEL, ChatFleet, EngineKind
 from lab.simulate.penstock_agent import PenstockAgent
@@ -282,16 +282,11 @@ class SkyWalkerRun(RegionalRun):
     def target(self, origin: str, request: TraceRequest) -> str | None:
         """As `RegionalRun.target`."""
         arrival = self.regions[origin].fleet.arrival(request)
-        open_ = [name for name, balancer in self._balancers.items() if balancer.has_open()]
-        if origin in open_:
-            return origin
-        if not open_:
-            if not self._polls:
-                self._polls = True
-                self.clock.at(self.clock.now + SCRAPE_S, self._poll)
-            return None
-        nearest = self.policy.nearest_first(origin, frozenset(open_))
-        return max(nearest, key=lambda name: self._balancers[name].longest_match(arrival))
+        region = region_by_skywalker(origin, self._balancers, arrival, self.policy.nearest_first)
+        if region is None and not self._polls:
+            self._polls = True
+            self.clock.at(self.clock.now + SCRAPE_S, self._poll)
+        return region
 
     def _poll(self) -> None:
         self._polls = False

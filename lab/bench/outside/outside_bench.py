@@ -36,6 +36,8 @@ from lab.bench.outside.mockers import Mockers
 from lab.bench.outside.outside_results import Contest, Results, Rounds, contest_table
 from lab.bench.outside.plots import write_plots
 from lab.bench.outside.regions import divide, region_engines, run_at_once, running_regions
+from lab.bench.outside.skywalker import NAME as SKYWALKER
+from lab.bench.outside.skywalker import SkyWalkerPeer
 from lab.bench.outside.vllm_bench import INSTALL, VllmBench
 from lab.bench.peers.peer import Peer
 from lab.open_files import allow_many_open_files
@@ -44,7 +46,7 @@ from lab.planet.topology import Engine
 
 WORKLOAD_NAMES: Final = ("azure-conversation", "multi-turn", "system-prompts")
 
-PEERS: Final = ("envoy", "haproxy-maxconn", "sglang-cache-aware", "vllm-cache-aware", "smg-cache-aware")
+PEERS: Final = ("envoy", "haproxy-maxconn", "sglang-cache-aware", "vllm-cache-aware", "smg-cache-aware", SKYWALKER)
 
 DRIVERS: Final = (Aiperf.name, VllmBench.name)
 
@@ -109,7 +111,7 @@ def _run(demand: Demand, driver: Driver, peer: Peer | None, assignment: Assignme
 
 def present(names: Iterable[str], slots: int) -> tuple[list[Peer | None], list[System], dict[str, str]]:
     """Return the installed systems among `names`, Penstock first, and why others are missing."""
-    by_name: Mapping[str, Peer] = {peer.name: peer for peer in peers_for(slots, 1)}
+    by_name: Mapping[str, Peer] = {peer.name: peer for peer in (*peers_for(slots, 1), SkyWalkerPeer(slots))}
     peers: list[Peer | None] = [None]
     systems, missing = [system_of(None)], {}
     for name in names:

@@ -1,7 +1,7 @@
 """Contests over three regions: clients of each region enter there, as geo DNS directs them, and demand is unequal.
 
-A system other than Penstock has one router in each region, in front of the region's engines. Penstock has one agent in
-each region, and a WAN with the round trips of the shipped policy between them.
+Penstock has one agent in each region, and a WAN with the round trips of the shipped policy between them. SkyWalker's
+rule has one router for all regions. Any other system has one router in each region, in front of the region's engines.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from lab.bench.compiled import Build
 from lab.bench.outside.driver import Assignment, Driver, DriverRun
+from lab.bench.outside.skywalker import SkyWalkerPeer, running_skywalker
 from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.site import make_fleet
@@ -72,13 +73,17 @@ def running_regions(
     peer: Peer | None, engines: Mapping[str, Sequence[Engine]], engine_ports: Mapping[str, int], directory: Path
 ) -> Iterator[dict[str, str]]:
     """Run a system, None for Penstock, in all regions during the context, and yield the URL of each region's entry."""
+    matrix = matrix_of(load_bundle())
     if peer is None:
-        matrix = matrix_of(load_bundle())
         bundle = directory / "policy"
         write_bundle(bundle, demo_bundle(matrix))
         regions = tuple(Region(name, "", (AGENT,), tuple(of_region)) for name, of_region in engines.items())
         with make_fleet(regions, engine_ports, directory / "penstock", Build(bundle=bundle), matrix) as fleet:
             yield {name: url(fleet.ports[agent_port(name, AGENT, "traffic")]) for name in engines}
+        return
+    if isinstance(peer, SkyWalkerPeer):
+        with running_skywalker(engines, engine_ports, matrix, directory) as urls:
+            yield urls
         return
     with ExitStack() as up:
         urls = {}

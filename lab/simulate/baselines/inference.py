@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from lab.simulate.baselines.balancer import Arrival, Balancer, PoolView
@@ -187,3 +188,24 @@ class SkyWalker(_PrefixAware):
     def first_token(self, index: int, arrival: Arrival) -> None:
         """As `Balancer.first_token`."""
         self._unstarted[index] -= 1
+
+
+def region_by_skywalker(
+    origin: str,
+    balancers: Mapping[str, SkyWalker],
+    arrival: Arrival,
+    nearest_first: Callable[[str, frozenset[str]], Sequence[str]],
+) -> str | None:
+    """Return the region of a request by SkyWalker's rule: its origin, unless all endpoints there have pending requests;
+    then the region with the longest match among those with an endpoint that has none; None where no region has one.
+
+    Args:
+        origin: the region where the request entered.
+        balancers: the balancer of each region.
+        arrival: the request.
+        nearest_first: orders regions by their distance from one.
+    """
+    if balancers[origin].has_open():
+        return origin
+    open_ = frozenset(name for name, balancer in balancers.items() if balancer.has_open())
+    return max(nearest_first(origin, open_), key=lambda name: balancers[name].longest_match(arrival), default=None)
