@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Generic
 
 from penstock.admission.model_queue import ModelQueue, QueueHead, remote_head
-from penstock.admission.places_ahead import places_of
+from penstock.admission.queue_position import queue_positions
 from penstock.admission.region_work import RegionWork
 from penstock.admission.tenant_order import Item
 from penstock.fleet.expected_wait import expected_wait_s
@@ -136,11 +136,11 @@ class RegionQueues(Generic[Item]):
                 load -= self.preemptible(model, NO_ENDPOINTS)
             return expected_wait_s(load, pool.slots, pool.service_s)
         wait_s = inf
-        for places in places_of(pool.positions.keys(), unable, restricted or {}, ahead):
-            slots, in_flight, service_s = pool.load_without(places.without)
-            load = in_flight + places.ahead
+        for position in queue_positions(pool.positions.keys(), unable, restricted or {}, ahead):
+            slots, in_flight, service_s = pool.load_without(position.without)
+            load = in_flight + position.ahead
             if preempts and load >= slots:
-                load -= self.preemptible(model, places.without)
+                load -= self.preemptible(model, position.without)
             wait_s = min(wait_s, expected_wait_s(load, slots, service_s))
         return wait_s
 

@@ -3,7 +3,7 @@
 A handshake costs more than most requests. A connection over the limits and rates of connections is closed before its
 handshake.
 Over the limits of handshakes, the handshake that began first is closed: its client is slow, or never completes it.
-Networks that have completed a handshake, such as those of other agents, have places of their own.
+Networks that have completed a handshake, such as those of other agents, have a limit of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 
 from adapters.tcp_acceptor import TcpAcceptor
 from penstock.admission.client_network import client_network
-from penstock.admission.connection_places import Place
-from penstock.admission.handshake_places import HandshakePlaces
+from penstock.admission.connection_limits import CountedConnection
+from penstock.admission.handshake_limits import LimitedHandshakes
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 
@@ -48,8 +48,8 @@ class TlsHandshakes:
             counts: the connections and handshakes of the listener.
             on_end: called after every handshake, whether it succeeded or failed.
         """
-        self._places = HandshakePlaces(min(MAX_HANDSHAKES, limits.max_connections // 2))
-        self._aborts: dict[Place, Callable[[], object]] = {}
+        self._limited = LimitedHandshakes(min(MAX_HANDSHAKES, limits.max_connections // 2))
+        self._aborts: dict[CountedConnection, Callable[[], object]] = {}
         self._make_protocol = make_protocol
         self._counts = counts
         self._on_end = on_end
@@ -67,19 +67,19 @@ class TlsHandshakes:
     def _admit(self, address: str, abort: Callable[[], object]) -> _Handshake | None:
         now = self._clock()
         holder = None if self._counts.trusts(address) else client_network(address)
-        is_exempt = self._counts.for_processes and self._places.is_known(holder)
+        is_exempt = self._counts.for_processes and self._limited.is_known(holder)
         if not self._counts.admits_handshake(address, None if is_exempt else now):
             return None
-        place, evicted = self._places.open(holder, now)
+        counted, evicted = self._limited.open(holder, now)
         if evicted is not None:
             self._aborts[evicted]()
-        self._aborts[place] = abort
+        self._aborts[counted] = abort
         self._counts.add_handshake(address)
-        return _Handshake(self._make_protocol, partial(self._end, address, place))
+        return _Handshake(self._make_protocol, partial(self._end, address, counted))
 
-    def _end(self, address: str, place: Place, *, completed: bool) -> None:
-        self._places.close(place, completed=completed)
-        del self._aborts[place]
+    def _end(self, address: str, counted: CountedConnection, *, completed: bool) -> None:
+        self._limited.close(counted, completed=completed)
+        del self._aborts[counted]
         self._counts.remove_handshake(address, self._clock(), completed=completed)
         self._on_end()
 

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from regional_agent.on_demand.on_demand_models import OnDemandModels
-from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
+from regional_agent.telemetry.by_endpoint.endpoint_series import EndpointSeries
 from regional_agent.telemetry.metric_primitives import counter_family, gauge_family
 
 Values = list[tuple[tuple[str, ...], float]]
@@ -45,9 +45,9 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[OnDemandModels]
 class OnDemandMetrics:
     """Reads the metrics from `models` at a scrape; no series without it."""
 
-    def __init__(self, registry: CollectorRegistry, places: EndpointPlaces) -> None:
-        """Register the metrics; only endpoints of `places` have series of their own."""
-        self._places = places
+    def __init__(self, registry: CollectorRegistry, series: EndpointSeries) -> None:
+        """Register the metrics; only endpoints of `series` have series of their own."""
+        self._series = series
         self.models: OnDemandModels | None = None
         for name, (help_text, labels, read) in _COUNTERS.items():
             registry.register(counter_family(f"penstock_agent_{name}", help_text, labels, partial(self._values, read)))
@@ -73,4 +73,4 @@ class OnDemandMetrics:
         return [] if self.models is None else read(self.models)
 
     def _asleep(self, models: OnDemandModels) -> Values:
-        return [((endpoint,), 1.0) for endpoint in sorted(models.asleep() & self._places.named.keys())]
+        return [((endpoint,), 1.0) for endpoint in sorted(models.asleep() & self._series.named.keys())]

@@ -27,7 +27,7 @@ from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
 from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
-from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
+from regional_agent.telemetry.by_endpoint.endpoint_series import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, gauge_family
@@ -157,7 +157,7 @@ class AgentMetrics:
         self.connections = ConnectionMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
         self.jobs = JobMetrics(self.registry)
-        self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
+        self.on_demand = OnDemandMetrics(self.registry, self.endpoints.series)
         self.coalescing = CoalescingMetrics(self.registry)
         self.quality = QualityMetrics(self.registry)
         self.result_cache = ResultCacheMetrics(self.registry)

@@ -1,4 +1,4 @@
-"""The open connections of the HTTP API, and the closing of a connection whose place another one needs."""
+"""The open connections of the HTTP API, and the closing of a connection when another one is over the limit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.admission.client_network import client_network
-from penstock.admission.connection_places import ConnectionPlaces, Place, PlaceLimits, Standing
+from penstock.admission.connection_limits import CountedConnection, LimitedConnections, Standing, StandingLimits
 
 STATE_KEY = "connection"
 """Key of the connection in the state of an ASGI request."""
 
-LIMITS: Mapping[Standing, PlaceLimits] = MappingProxyType(
+LIMITS: Mapping[Standing, StandingLimits] = MappingProxyType(
     {
-        Standing.STRANGER: PlaceLimits(total=1_000, per_holder=250),
-        Standing.CALLER: PlaceLimits(total=500, per_holder=100),
-        Standing.PROCESS: PlaceLimits(total=4_096, per_holder=128),
+        Standing.STRANGER: StandingLimits(total=1_000, per_holder=250),
+        Standing.CALLER: StandingLimits(total=500, per_holder=100),
+        Standing.PROCESS: StandingLimits(total=4_096, per_holder=128),
     }
 )
 """Limits where the process may open enough files. A control plane has up to 64 connections to the leader, or 128
@@ -26,7 +26,7 @@ RESERVED_FILES = 256
 """File descriptors that connections of clients do not use: of etcd, the policy repository, secrets and logs."""
 
 
-def limits_within(descriptors: int) -> Mapping[Standing, PlaceLimits]:
+def limits_within(descriptors: int) -> Mapping[Standing, StandingLimits]:
     """Return LIMITS, or lower limits in proportion where the process may open fewer files.
 
     Args:
@@ -37,7 +37,7 @@ def limits_within(descriptors: int) -> Mapping[Standing, PlaceLimits]:
     if available >= wanted:
         return LIMITS
     return {
-        standing: PlaceLimits(
+        standing: StandingLimits(
             total=max(1, limits.total * available // wanted), per_holder=max(1, limits.per_holder * available // wanted)
         )
         for standing, limits in LIMITS.items()
@@ -49,7 +49,7 @@ class OpenConnections:
 
     def __init__(
         self,
-        limits: Mapping[Standing, PlaceLimits],
+        limits: Mapping[Standing, StandingLimits],
         clock: Callable[[], float],
         *,
         trusts: Callable[[str], bool] = lambda _: False,
@@ -60,67 +60,67 @@ class OpenConnections:
             clock: monotonic time (s).
             trusts: whether an address is a trusted proxy, which has no limit of its own.
         """
-        self.places = ConnectionPlaces(limits)
+        self.limited = LimitedConnections(limits)
         self.clock = clock
         self._trusts = trusts
-        self._connections: dict[Place, OpenConnection] = {}
+        self._connections: dict[CountedConnection, OpenConnection] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def open(self, address: str, abort: Callable[[], object]) -> OpenConnection:
-        """Add a connection from an address, and close another one if it needs its place; `abort` closes it."""
+        """Add a connection from an address, and close another one if that is over the limit; `abort` closes it."""
         holder = None if self._trusts(address) else client_network(address)
-        place, evicted = self.places.open(holder, self.clock())
-        connection = self._connections[place] = OpenConnection(self, place, abort)
+        counted, evicted = self.limited.open(holder, self.clock())
+        connection = self._connections[counted] = OpenConnection(self, counted, abort)
         self.evict(evicted)
         return connection
 
-    def evict(self, place: Place | None) -> None:
-        """Close a connection that has no place any more."""
-        if place is not None:
-            self._connections[place].abort()
+    def evict(self, counted: CountedConnection | None) -> None:
+        """Close a connection that has left for another one."""
+        if counted is not None:
+            self._connections[counted].abort()
 
-    def close(self, place: Place) -> None:
+    def close(self, counted: CountedConnection) -> None:
         """Remove a connection that has ended."""
-        self.places.close(place)
-        self._connections.pop(place, None)
+        self.limited.close(counted)
+        self._connections.pop(counted, None)
 
 
 class OpenConnection:
     """One open connection."""
 
-    def __init__(self, connections: OpenConnections, place: Place, abort: Callable[[], object]) -> None:
+    def __init__(self, connections: OpenConnections, counted: CountedConnection, abort: Callable[[], object]) -> None:
         self.is_closed = False
         self.abort = abort
         """Closes the connection at once."""
         self._connections = connections
-        self._place = place
+        self._counted = counted
 
     def authenticate(self, standing: Standing, holder: str) -> bool:
         """Record who sent a request on the connection; returns False if the sender has too many connections."""
-        evicted = self._connections.places.authenticate(self._place, standing, holder)
-        if evicted is self._place:
+        evicted = self._connections.limited.authenticate(self._counted, standing, holder)
+        if evicted is self._counted:
             return False
         self._connections.evict(evicted)
         return True
 
     def begin(self) -> None:
         """Record that a response, or the head of a request on an idle connection, is complete."""
-        self._connections.places.begin(self._place, self._connections.clock())
+        self._connections.limited.begin(self._counted, self._connections.clock())
 
     def wait(self, *, for_client: bool) -> None:
         """Record whether the server waits for the client, to send or to read, or the client for the server."""
-        self._place.is_waiting = for_client
+        self._counted.is_waiting = for_client
 
     def receive(self, count: int) -> None:
         """Record the arrival of `count` bytes of a body."""
-        self._connections.places.receive(self._place, count, self._connections.clock())
+        self._connections.limited.receive(self._counted, count, self._connections.clock())
 
     def close(self) -> None:
         """Record the end of the connection."""
         self.is_closed = True
-        self._connections.close(self._place)
+        self._connections.close(self._counted)
 
 
 def connection_of(scope: MutableMapping[str, Any]) -> OpenConnection | None:

@@ -1,7 +1,7 @@
 """Authenticates the sender of each request by its head, and begins requests in fair turns.
 
-The connection of an authenticated request has a place that strangers cannot take (`ConnectionPlaces`). Requests of the
-fleet's processes begin at once, and a flood of requests of one caller or one network delays those of others by a few
+Strangers cannot displace the connection of an authenticated request (`LimitedConnections`). Requests of the fleet's
+processes begin at once, and a flood of requests of one caller or one network delays those of others by a few
 milliseconds only.
 """
 
@@ -23,7 +23,7 @@ from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers
 from control_plane.planning.report_intake import ReportIntake
 from penstock.admission.client_network import client_network
-from penstock.admission.connection_places import Standing
+from penstock.admission.connection_limits import Standing
 from penstock.wire import budget_exchange, identity, signed_report
 from penstock.wire.identity import BadIdentity
 from penstock.wire.peer_keys import BadSignature, Purpose

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import IN_BODY, not_offered
+from penstock.routes.presets.model_locations import IN_BODY, not_offered
 from penstock.routes.route import CostFields, ErrorFormat, Route, StreamKind, UsageFields
 
 API_KEY_HEADER: Final = "x-api-key"

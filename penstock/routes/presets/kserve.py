@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import GET, IN_PATH, not_offered
+from penstock.routes.presets.model_locations import GET, IN_PATH, not_offered
 from penstock.routes.route import NO_TOKENS, BodyKind, CostFields, ErrorFormat, Route, StreamKind
 
 _SEQUENCE: Final = ("/parameters/sequence_id",)

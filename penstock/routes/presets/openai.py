@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, not_offered
+from penstock.routes.presets.model_locations import BESIDE_BODY, GET, IN_BODY, not_offered
 from penstock.routes.route import (
     NO_TOKENS,
     BodyKind,

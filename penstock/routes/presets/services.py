@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, fixed_or_beside, not_offered
+from penstock.routes.presets.model_locations import BESIDE_BODY, GET, IN_BODY, fixed_or_beside, not_offered
 from penstock.routes.route import (
     NO_TOKENS,
     BodyKind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import GET, IN_BODY, fixed_or_beside, not_offered
+from penstock.routes.presets.model_locations import GET, IN_BODY, fixed_or_beside, not_offered
 from penstock.routes.route import NO_TOKENS, BodyKind, CostFields, ErrorFormat, Route, StreamKind, UsageFields
 
 _TGI_COST: Final = CostFields(

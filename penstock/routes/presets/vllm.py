@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import IN_BODY
+from penstock.routes.presets.model_locations import IN_BODY
 from penstock.routes.route import CostFields, Route, Timeouts, UsageFields
 
 _USAGE: Final = UsageFields(prompt_tokens=("/total_tokens",), answer_tokens=())

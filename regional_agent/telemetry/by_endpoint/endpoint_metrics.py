@@ -14,7 +14,7 @@ from penstock.health.outlier_ejection import FAILURES, AttemptOutcome, EjectionS
 from penstock.health.progress import StallReason
 from penstock.pools.slowdown import decode_time, slowdowns
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES, EndpointPlaces
+from regional_agent.telemetry.by_endpoint.endpoint_series import MAX_ENDPOINT_SERIES, EndpointSeries
 from regional_agent.telemetry.by_endpoint.endpoint_traffic_metrics import register_traffic
 from regional_agent.telemetry.metric_primitives import counter_family, gauge_family
 
@@ -144,10 +144,10 @@ class EndpointMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, max_endpoint_series: int = MAX_ENDPOINT_SERIES) -> None:
-        self.places = EndpointPlaces(max_endpoint_series)
+        self.series = EndpointSeries(max_endpoint_series)
         """The endpoints with series of their own."""
         self._endpoints: dict[str, Endpoint] = {}
-        register_traffic(registry, self.places)
+        register_traffic(registry, self.series)
         for family, metrics in ((gauge_family, _GAUGES), (counter_family, _COUNTERS)):
             for name, (help_text, read) in metrics.items():
                 labels = ("endpoint", *_FURTHER_LABELS.get(name, ()))
@@ -186,7 +186,7 @@ class EndpointMetrics:
                 the new address first.
         """
         every = list(endpoints)
-        self.places.update(every)
+        self.series.update(every)
         self._endpoints = {endpoint.name: endpoint for endpoint in reversed(every)}
 
     def ejected(self, reason: AttemptOutcome) -> None:
@@ -199,7 +199,7 @@ class EndpointMetrics:
 
     def _values(self, read: Read) -> Iterator[tuple[tuple[str, ...], float]]:
         for name, endpoint in self._endpoints.items():
-            found = read(endpoint) if name in self.places.named else None
+            found = read(endpoint) if name in self.series.named else None
             if isinstance(found, Mapping):
                 yield from (((name, label), value) for label, value in found.items())
             elif found is not None:
@@ -209,4 +209,4 @@ class EndpointMetrics:
         ratios = slowdowns(
             (each, (each.models, each.spec.accelerator, each.spec.burst)) for each in self._endpoints.values()
         )
-        return [((name,), ratio) for name, ratio in ratios.items() if name in self.places.named]
+        return [((name,), ratio) for name, ratio in ratios.items() if name in self.series.named]

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 
 from penstock.meters.endpoint_traffic import EndpointTraffic
-from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
+from regional_agent.telemetry.by_endpoint.endpoint_series import EndpointSeries
 from regional_agent.telemetry.metric_primitives import counter_family, gauge_family, histogram_family
 
 OTHER = "other"
 """The label of all endpoints without series of their own."""
 
 
-def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> None:
-    """Register the metrics of the endpoints in `places`."""
+def register_traffic(registry: CollectorRegistry, own: EndpointSeries) -> None:
+    """Register the metrics of the endpoints; `own` has those with series of their own."""
 
     def series() -> Iterator[tuple[str, EndpointTraffic]]:
-        yield from places.named.items()
-        if places.without_series:
-            yield OTHER, places.other
+        yield from own.named.items()
+        if own.without_series:
+            yield OTHER, own.other
 
     for collector in (
         counter_family(
@@ -64,7 +64,7 @@ def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> Non
             "penstock_agent_endpoints_without_series",
             "Endpoints that share the label `other`, because `max_endpoint_series` others have series of their own.",
             (),
-            lambda: [((), places.without_series)],
+            lambda: [((), own.without_series)],
         ),
     ):
         registry.register(collector)

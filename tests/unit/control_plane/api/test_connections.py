@@ -19,7 +19,7 @@ from adapters.tls_contexts import ServerTls
 from control_plane.api.serving.client_connections import MAX_HEAD_BYTES, MAX_PIPELINED, PARSED_BYTES, BoundedConnection
 from control_plane.api.serving.http_server import HttpServer
 from control_plane.api.serving.open_connections import STATE_KEY, OpenConnections
-from penstock.admission.connection_places import PlaceLimits, Standing
+from penstock.admission.connection_limits import Standing, StandingLimits
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.wait import PATIENCE_S
 
@@ -29,7 +29,7 @@ CHUNKED = b"POST /headers HTTP/1.1\r\nhost: north\r\nexpect: 100-continue\r\ntra
 
 IO_TIMEOUT_S = 0.2
 MAX_CONNECTIONS = 4
-LIMITS = {standing: PlaceLimits(MAX_CONNECTIONS, MAX_CONNECTIONS) for standing in Standing}
+LIMITS = {standing: StandingLimits(MAX_CONNECTIONS, MAX_CONNECTIONS) for standing in Standing}
 
 
 class Served:
@@ -208,7 +208,7 @@ async def test_slow_clients_make_room_for_new_ones(served: Served, sent: bytes) 
     reader, _ = await served.connect(REQUEST)
     assert b"here" in await reader.readuntil(b"0\r\n\r\n")
     await ended(slow[0][0])
-    assert served.connections.places.count(Standing.STRANGER) <= MAX_CONNECTIONS
+    assert served.connections.limited.count(Standing.STRANGER) <= MAX_CONNECTIONS
 
 
 async def test_an_authenticated_connection_stays_while_strangers_come(served: Served) -> None:
@@ -218,7 +218,7 @@ async def test_an_authenticated_connection_stays_while_strangers_come(served: Se
     await ended(strangers[0][0])
     writer.write(REQUEST)
     assert b"here" in await reader.readuntil(b"0\r\n\r\n")
-    assert served.connections.places.count(Standing.PROCESS) == 1
+    assert served.connections.limited.count(Standing.PROCESS) == 1
 
 
 async def test_slow_handshakes_make_room_for_new_ones(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routes.presets.kserve import KSERVE_ROUTES
-from penstock.routes.presets.model_places import IN_PATH
+from penstock.routes.presets.model_locations import IN_PATH
 from penstock.routes.route import BodyKind, Route
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode, InvalidTransition, StreamState

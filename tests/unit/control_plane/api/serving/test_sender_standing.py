@@ -19,7 +19,7 @@ from control_plane.leadership.forwarded_caller import ForwardedCallers, request_
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt
-from penstock.admission.connection_places import PlaceLimits, Standing
+from penstock.admission.connection_limits import Standing, StandingLimits
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
 from tests.support.identities import control_plane_keyring, introduce
@@ -43,7 +43,7 @@ class Server:
             metrics=ControlPlaneMetrics(),
             clock=time.time,
         )
-        limits = {standing: PlaceLimits(100, per_caller) for standing in Standing}
+        limits = {standing: StandingLimits(100, per_caller) for standing in Standing}
         self.connections = OpenConnections(limits, time.monotonic)
         self.handled: list[str] = []
         self.sent: list[Message] = []
@@ -79,7 +79,7 @@ class Server:
         self.sent.append(message)
 
     def counts(self) -> list[int]:
-        return [self.connections.places.count(standing) for standing in Standing]
+        return [self.connections.limited.count(standing) for standing in Standing]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
+from regional_agent.telemetry.by_endpoint.endpoint_series import EndpointSeries
 from regional_agent.upstream.address import Address
 
 
@@ -22,47 +22,47 @@ def serve(one: Endpoint, times: int = 1) -> None:
 
 
 def test_the_busiest_endpoints_have_series_and_the_rest_share_one() -> None:
-    places = EndpointPlaces(2)
+    series = EndpointSeries(2)
     every = [endpoint("a", 1), endpoint("b", 9), endpoint("c", 5)]
     for one in every:
         serve(one, 3)
-    places.update(every)
-    assert places.named.keys() == {"b", "c"}
-    assert (places.other.served, places.without_series) == (3, 1)
+    series.update(every)
+    assert series.named.keys() == {"b", "c"}
+    assert (series.other.served, series.without_series) == (3, 1)
     serve(every[0])
-    assert places.other.served == 4
+    assert series.other.served == 4
 
 
 def test_an_endpoint_keeps_its_series_and_a_free_place_goes_to_the_busiest_of_the_rest() -> None:
-    places = EndpointPlaces(1)
+    series = EndpointSeries(1)
     first, second, third = endpoint("a", 5), endpoint("b"), endpoint("c")
-    places.update([first, second, third])
+    series.update([first, second, third])
     second.completions, third.completions = 70, 90
-    places.update([first, second, third])
-    assert places.named.keys() == {"a"}
+    series.update([first, second, third])
+    assert series.named.keys() == {"a"}
     serve(third, 2)
-    places.update([second, third])
-    assert places.named.keys() == {"c"}
-    assert (places.named["c"].served, places.other.served) == (0, 2), "what it served before stays where it was counted"
+    series.update([second, third])
+    assert series.named.keys() == {"c"}
+    assert (series.named["c"].served, series.other.served) == (0, 2), "what it served before stays where it was counted"
     serve(third)
-    assert places.named["c"].served == 1
+    assert series.named["c"].served == 1
 
 
 def test_a_new_address_of_an_endpoint_continues_its_series() -> None:
-    places, old, new = EndpointPlaces(1), endpoint("a"), endpoint("a")
+    series, old, new = EndpointSeries(1), endpoint("a"), endpoint("a")
     serve(old, 2)
-    places.update([old])
+    series.update([old])
     serve(new, 3)
     serve(old)
-    places.update([new, old])
-    assert (places.named["a"].served, places.without_series) == (6, 0)
+    series.update([new, old])
+    assert (series.named["a"].served, series.without_series) == (6, 0)
     assert new.traffic is old.traffic
 
 
 def test_outcomes_and_times_are_exported_by_endpoint() -> None:
     metrics = AgentMetrics(max_endpoint_series=1)
     every = [endpoint("a", 2), endpoint("b", 1)]
-    metrics.endpoints.places.update(every)
+    metrics.endpoints.series.update(every)
     serve(every[0])
     every[0].traffic.ended(AttemptOutcome.UNREACHABLE, None)
     every[0].traffic.first_bytes.observe(0.3)

@@ -11,7 +11,7 @@ MAX_ENDPOINT_SERIES = 100
 """Default number of endpoints with series of their own."""
 
 
-class EndpointPlaces:
+class EndpointSeries:
     """The endpoints with series of their own.
 
     An endpoint keeps its series while it exists, because a counter that moves to another label appears as a restart.

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 
-class Places(NamedTuple):
-    """Endpoints that can serve a request, and its place there."""
+class QueuePosition(NamedTuple):
+    """Endpoints that can serve a request, and its position in the queue there."""
 
     without: frozenset[str]
     """Names of the other endpoints of the pool."""
@@ -19,9 +19,9 @@ class Places(NamedTuple):
     """Waiting requests that would start there before it."""
 
 
-def places_of(
+def queue_positions(
     names: Set[str], unable: frozenset[str], waiting: Mapping[frozenset[str], int], ahead: int
-) -> tuple[Places, ...]:
+) -> tuple[QueuePosition, ...]:
     """Return the sets of endpoints by which the wait of a request is judged: the shortest wait counts.
 
     These are all that can serve the request, and of them those that no request with fewer endpoints can use.
@@ -41,7 +41,7 @@ def places_of(
         elif own & others:
             narrower += count
             left &= others
-    places = Places(unable, max(0, ahead - elsewhere))
+    position = QueuePosition(unable, max(0, ahead - elsewhere))
     if not narrower or not left:
-        return (places,)
-    return places, Places(frozenset(names) - left, max(0, places.ahead - narrower))
+        return (position,)
+    return position, QueuePosition(frozenset(names) - left, max(0, position.ahead - narrower))
