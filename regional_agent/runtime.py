@@ -239,7 +239,7 @@ class AgentRuntime:
             region, self.config, keyring, authorization, chooser.expectations, self.objects
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
-        services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
+        services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.queues)
         local = LocalTargets(services, self.queue, self.prompt_tokens, self.on_demand)
         self.responder.publish_prefixes(local.hot_prefixes, chooser.affinity, clock)
         peers = PeerTargets(region, self.config, self.peers, clock)
@@ -261,7 +261,7 @@ class AgentRuntime:
         state = AgentState(
             self.config,
             self.endpoints,
-            self.queue,
+            self.queue.queues,
             self.peers,
             self.tally,
             file_problems=self.file_problems,

@@ -36,6 +36,8 @@ class RegionQueues(Generic[Item]):
         self.preemptible: Callable[[str, Container[str]], int] = lambda model, excluded: 0
         """Returns how many running batch requests of the region may end for requests for a model, without those at the
         excluded endpoints."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when room appeared while requests wait."""
         self._work = work
         self._group_of = group_of
         self._numbers_from = numbers_from
@@ -143,6 +145,11 @@ class RegionQueues(Generic[Item]):
                 load -= self.preemptible(model, position.without)
             wait_s = min(wait_s, expected_wait_s(load, slots, service_s))
         return wait_s
+
+    def room_appeared(self) -> None:
+        """Report that a slot has been released."""
+        if any(self.here.values()):
+            self.on_room()
 
     def restrict(self, model: str, unable: frozenset[str]) -> None:
         """Count a request with a priority that joins the queue and that these endpoints cannot serve."""

@@ -23,7 +23,6 @@ from penstock.health.outlier_ejection import (
     at_time,
     made_no_progress,
     made_progress,
-    request_ended,
     request_sent,
     room_to_eject,
 )
@@ -77,7 +76,7 @@ class Endpoint(EndpointAccount):
         """Health by active probes."""
         self.ejection = Ejection()
         """Health by the outcomes of requests."""
-        self._clean: Ejection | None = None
+        self.clean: Ejection | None = None
         """The last value of `ejection` that another success left unchanged."""
         self.ejected_by = ""
         """The outcome that ejected the endpoint last; empty if none did."""
@@ -120,7 +119,8 @@ class Endpoint(EndpointAccount):
         self.probe_failure = ""
         """Why the last health probe was not good; empty if it was good, or there was none."""
         self._on_models = on_models
-        self._detection = outlier_detection
+        self.detection = outlier_detection
+        """The settings of outlier detection."""
         self.warm_since = inf if spec.is_probed else -inf
         """Start of the warm-up (s); inf before the first."""
         self.out_since = outlier_detection.clock()
@@ -154,7 +154,7 @@ class Endpoint(EndpointAccount):
 
     def sent_while_ejected(self) -> None:
         """Record that a request was sent to the ejected endpoint, which may be its trial."""
-        self._set_ejection(request_sent(self.ejection))
+        self.set_ejection(request_sent(self.ejection))
 
     def resize(self, spec: EndpointSpec) -> None:
         """Apply a changed entry for the same server."""
@@ -197,7 +197,7 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
         self.pools = ()
         if self.health.ready:
-            self.out_since = self._detection.clock()
+            self.out_since = self.detection.clock()
 
     def use_drain(self, because: str) -> None:
         """Drain the endpoint as an operator asks for, or end that drain. It stays in its pools, and is probed.
@@ -232,7 +232,7 @@ class Endpoint(EndpointAccount):
             self.occupation.not_answered(explained=explained)
         else:
             busy = outcome is ProbeOutcome.BUSY
-            self.occupation.answered(self._detection.clock(), busy=busy, while_running=while_running)
+            self.occupation.answered(self.detection.clock(), busy=busy, while_running=while_running)
             if busy and self.view.in_flight < self.view.slots:
                 self.mark_full()
         self._set_health(probed(self.health, outcome, self.health_check.thresholds, explained=explained))
@@ -246,7 +246,7 @@ class Endpoint(EndpointAccount):
         )
         for pool in self.pools:
             longest_s = max(longest_s, pool.service_s)
-        now = self._detection.clock()
+        now = self.detection.clock()
         return self.occupation.explains_silence(in_flight, progressed_at, busy_s, longest_s, now, refused=refused)
 
     def is_engaged(self) -> bool:
@@ -262,11 +262,11 @@ class Endpoint(EndpointAccount):
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
         unsettled = not self.health.ready or not self.models
-        return not self.spec.burst and (unsettled or self.reported.are_due(self._detection.clock()))
+        return not self.spec.burst and (unsettled or self.reported.are_due(self.detection.clock()))
 
     def check_models_soon(self) -> None:
         """Query the loaded models soon after a 404: an engine that rejects requests at once would appear idle."""
-        if self.reported.are_due_after_failure(self._detection.clock()):
+        if self.reported.are_due_after_failure(self.detection.clock()):
             self.reported.listed_at = -inf
             self.probe_now.set()
 
@@ -294,7 +294,7 @@ class Endpoint(EndpointAccount):
         if loaded is not None:
             self.credential_rejected = ""
         before = self.models
-        if self.reported.set_listed(loaded, adapters, facts, self._detection.clock()) or self.models != before:
+        if self.reported.set_listed(loaded, adapters, facts, self.detection.clock()) or self.models != before:
             self._on_models()
 
     def set_kind(self, kind: EngineKind) -> None:
@@ -305,7 +305,7 @@ class Endpoint(EndpointAccount):
 
     def update_signals(self, values: Mapping[Signal, float]) -> None:
         """Apply the load that the engine reports."""
-        now = self._detection.clock()
+        now = self.detection.clock()
         self.readings = updated_readings(self.readings, values, now)
         if Signal.RUNNING in values:
             self.progress.read_load(values[Signal.RUNNING] + values.get(Signal.QUEUED, 0.0), now)
@@ -329,29 +329,6 @@ class Endpoint(EndpointAccount):
             self._set_health(connection_failed(self.health))
         return True
 
-    def ended(self, outcome: AttemptOutcome, started_at: float) -> bool:
-        """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
-        detection, before = self._detection, self.ejection
-        if outcome is _SERVED:
-            if before is self._clean:
-                return False
-            if before.is_clean:
-                self._clean = before
-                return False
-            self.credential_rejected = ""
-        elif outcome is _INCONCLUSIVE and not before.is_ejected:
-            return False
-        may_eject = all(pool.has_room_to_eject() for pool in self.pools)
-        now = detection.clock()
-        ended = EndedAttempt(outcome, started_at)
-        ejection = request_ended(before, ended, now, detection.rules, detection.rng, may_eject=may_eject)
-        self._set_ejection(ejection)
-        is_ejected = ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
-        if is_ejected:
-            self.ejected_by = outcome.value
-            self.traffic.ejections += 1
-        return is_ejected
-
     def adapter_ended(
         self, adapter: str, outcome: AttemptOutcome, started_at: float, others: Iterable[Endpoint]
     ) -> bool | None:
@@ -362,7 +339,7 @@ class Endpoint(EndpointAccount):
         Args:
             others: all endpoints of the region.
         """
-        detection, ejections = self._detection, self.adapter_ejections
+        detection, ejections = self.detection, self.adapter_ejections
         now, ended = detection.clock(), EndedAttempt(outcome, started_at)
         is_success = outcome is _SERVED
         if not (adapter in ejections if is_success else ejections.charges(adapter, outcome, now)):
@@ -378,10 +355,10 @@ class Endpoint(EndpointAccount):
         itself = int(self.ejection.is_ejected)
         if not stall.is_certain and not all(pool.has_room_to_eject(itself) for pool in self.pools):
             return False
-        detection = self._detection
+        detection = self.detection
         self.stall = stall
         self.traffic.suspicions += 1
-        self._set_ejection(made_no_progress(self.ejection, detection.clock(), detection.rules, detection.rng))
+        self.set_ejection(made_no_progress(self.ejection, detection.clock(), detection.rules, detection.rng))
         return True
 
     def stall_at(self, sent_at: float) -> Stall | None:
@@ -391,11 +368,11 @@ class Endpoint(EndpointAccount):
 
     def now(self) -> float:
         """Return the current time (s) of the outlier detection clock."""
-        return self._detection.clock()
+        return self.detection.clock()
 
     def tick(self) -> None:
         """Update progress, ejection, weight and pressure, which depend on time. The caller updates the pools."""
-        now = self._detection.clock()
+        now = self.detection.clock()
         self.occupation.tick(self.view.in_flight, now)
         self.sample = self.progress.take_sample()
         self.ejection = made_progress(at_time(self.ejection, now), self.sample.progressed_at)
@@ -403,6 +380,16 @@ class Endpoint(EndpointAccount):
         if self.readings:
             self.view.pressure = pressure(self.readings, self.view.slots, now)
         self.view.update_score()
+
+    def set_ejection(self, ejection: Ejection) -> None:
+        """Change the ejection, and the readiness that depends on it."""
+        before, self.ejection = self.ejection, ejection
+        if ejection.state is before.state:
+            return
+        if ejection.state is EjectionState.NONE:
+            self.warm_since = self.detection.clock()
+        self.view.weight = self._weight(self.detection.clock())
+        self._update_pools()
 
     def update_readiness(self) -> None:
         """Update the view's readiness: healthy, a model loaded, and not ejected, or ejected in a pool that panics."""
@@ -413,26 +400,17 @@ class Endpoint(EndpointAccount):
         self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()
 
-    def _set_ejection(self, ejection: Ejection) -> None:
-        before, self.ejection = self.ejection, ejection
-        if ejection.state is before.state:
-            return
-        if ejection.state is EjectionState.NONE:
-            self.warm_since = self._detection.clock()
-        self.view.weight = self._weight(self._detection.clock())
-        self._update_pools()
-
     def _weight(self, now: float) -> float:
         """The warm-up weight, which starts to rise when an ejection ends."""
         if self.ejection.is_ejected:
             return 1.0
-        return warm_up_weight(max(0.0, now - self.warm_since), self._detection.warm_up_s)
+        return warm_up_weight(max(0.0, now - self.warm_since), self.detection.warm_up_s)
 
     def _set_health(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health
         if health.ready is was_ready:
             return
-        now = self._detection.clock()
+        now = self.detection.clock()
         if health.ready:
             self.warm_since = warm_since(self.warm_since, self.out_since, now)
             self.view.weight = self._weight(now)

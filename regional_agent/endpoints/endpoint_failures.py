@@ -8,11 +8,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from penstock.health.failure_attribution import TenantFailures, UndecidedBreaks
-from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.outlier_ejection import AttemptOutcome, EjectionState, EndedAttempt, request_ended
 from penstock.health.suspect_requests import SuspectRequests
 from regional_agent.endpoints.endpoint import Endpoint
 
 _SERVED: Final = AttemptOutcome.SERVED
+_INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
+_EJECTED: Final = EjectionState.EJECTED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _NOT_BY_REQUESTS: Final = frozenset({AttemptOutcome.INCONCLUSIVE, AttemptOutcome.CREDENTIAL_REJECTED})
@@ -29,6 +31,32 @@ class _Sent(NamedTuple):
     at: float
     outcome: AttemptOutcome
     adapter: str
+
+
+def apply_outcome(endpoint: Endpoint, outcome: AttemptOutcome, sent_at: float) -> bool:
+    """Apply the outcome of a request that was sent at `sent_at` (s); true if it ejects the endpoint."""
+    before, detection = endpoint.ejection, endpoint.detection
+    if outcome is _SERVED:
+        if before is endpoint.clean:
+            return False
+        if before.is_clean:
+            endpoint.clean = before
+            return False
+        endpoint.credential_rejected = ""
+    elif outcome is _INCONCLUSIVE and not before.is_ejected:
+        return False
+    may_eject = all(pool.has_room_to_eject() for pool in endpoint.pools)
+    ended, now = EndedAttempt(outcome, sent_at), detection.clock()
+    ejection = request_ended(before, ended, now, detection.rules, detection.rng, may_eject=may_eject)
+    if ejection.state is before.state:
+        endpoint.ejection = ejection
+        return False
+    endpoint.set_ejection(ejection)
+    if ejection.state is not _EJECTED:
+        return False
+    endpoint.ejected_by = outcome.value
+    endpoint.traffic.ejections += 1
+    return True
 
 
 class EndpointFailures:
@@ -76,7 +104,7 @@ class EndpointFailures:
                 log.warning("adapter ejected", endpoint=endpoint.name, adapter=adapter, after=outcome.value)
             if ejects is not None:
                 outcome = AttemptOutcome.INCONCLUSIVE
-        if endpoint.ended(outcome, sent_at):
+        if apply_outcome(endpoint, outcome, sent_at):
             until_s = endpoint.ejection.until - endpoint.ejection.since
             log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
             self._on_ejected(outcome)

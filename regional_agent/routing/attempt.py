@@ -7,11 +7,12 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
+from penstock.admission.region_queues import RegionQueues
 from penstock.admission.retry_after import stated_retry_after_s
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
@@ -77,14 +78,14 @@ class LocalServices:
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         chooser: EndpointChooser,
-        on_release: Callable[[], None],
+        queues: RegionQueues[Any],
     ) -> None:
-        """`on_release` is called when a slot has been released."""
+        """`queues` are what waits in the region for slots that attempts release."""
         self.region = region
         self.endpoints = endpoints
         self.shared_load = shared_load
         self.chooser = chooser
-        self.on_release = on_release
+        self.queues = queues
 
     def reserve(
         self, context: RequestContext, endpoint: Endpoint, kind: str, now: float, spared_s: float = 0.0
@@ -243,7 +244,7 @@ class LocalAttempt(Placement[Endpoint]):
         if self.end_prefill():
             services.publish_load()
         if is_long:
-            services.on_release()
+            services.queues.room_appeared()
 
     def waits_for_chunk(self, since: float, now: float) -> None:
         """Record that no further output has arrived since `since` (s). Called a few times a second."""
@@ -283,7 +284,7 @@ class LocalAttempt(Placement[Endpoint]):
             self.burst.ended(now)
         if self.release():
             services.publish_load()
-        services.on_release()
+        services.queues.room_appeared()
         outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
         try:
             endpoint.traffic.ended(outcome, service_s)

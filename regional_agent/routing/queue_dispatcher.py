@@ -80,7 +80,7 @@ class QueueDispatcher:
         """What waits in the region."""
         self.batch_requests = RunningBatchRequests(endpoints, shared_load, self._patient, on_preempted)
         """The batch requests of this agent that run in this region."""
-        self.queues.preemptible = self.batch_requests.preemptible
+        self.queues.preemptible, self.queues.on_room = self.batch_requests.preemptible, self.room_appeared
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False

@@ -16,6 +16,7 @@ from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcome_rules import Outcome
 from penstock.meters.ended_requests import EndedRequests, Series
+from penstock.meters.stream_gaps import SampledStreams
 from penstock.meters.usage_meter import UsageMeter
 from penstock.policy.policy import Policy
 from penstock.retries.retry_rules import RetryReason
@@ -33,7 +34,6 @@ from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutc
 from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, gauge_family
 from regional_agent.telemetry.queue_metrics import QueueMetrics
 from regional_agent.telemetry.state_metrics import StateMetrics
-from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.tenants.budget_metrics import BudgetMetrics
 from regional_agent.versions.quality_metrics import QualityMetrics
@@ -194,7 +194,8 @@ class AgentMetrics:
             " origin only. Engines send one token a write, or a few.",
             TOKEN_BUCKETS_S,
         )
-        self._streams_to_sample = 1
+        self.streams = SampledStreams(lambda model: self._gaps.of(self._model_label(model)))
+        """The streamed responses whose gaps are measured."""
         self._per_token = DurationHistograms(
             "penstock_agent_time_per_output_token_seconds",
             "Seconds per generated token after the first, of streamed responses that state their usage; measured in the"
@@ -257,14 +258,6 @@ class AgentMetrics:
         self._state.state, self._state.in_flight = state, in_flight
         self.endpoints.use(state.endpoints.every())
         self.budgets.update(state.budgets, time.monotonic())
-
-    def sample_stream(self, model: str) -> StreamGaps | None:
-        """Return the meter of a streamed response that begins now; None if the response is not sampled."""
-        self._streams_to_sample -= 1
-        if self._streams_to_sample:
-            return None
-        self._streams_to_sample = STREAMS_PER_SAMPLE
-        return StreamGaps(self._gaps.of(self._model_label(model)))
 
     def decided(self, seconds: float) -> None:
         """Record the time in seconds of one routing decision."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
+from penstock.admission.region_queues import RegionQueues
 from penstock.fleet.counts.version_counts import VersionReport
 from penstock.meters.demand_meter import DemandMeter
 from penstock.meters.request_tally import RequestTally
@@ -14,7 +16,6 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.burst_targets import BurstTargets
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
@@ -26,8 +27,8 @@ class AgentState(msgspec.Struct, frozen=True):
     """Policy and plan in force, and the reason why newer versions were rejected."""
     endpoints: EndpointSet
     """Pools and endpoints of the region."""
-    queue: QueueDispatcher
-    """The admission queue of this agent."""
+    queues: RegionQueues[Any]
+    """What waits in the region."""
     peers: PeerProber
     """Health of the other regions."""
     tally: RequestTally

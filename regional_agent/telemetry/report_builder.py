@@ -96,7 +96,7 @@ class ReportBuilder:
             budget_refusals=self._state.budgets.refusals.newest(time.time()),
             other_refusals=self._state.tally.refusals.newest(time.time()),
             issuers_asked=self._state.config.issuers.asked()[:MAX_REPORTED],
-            tenants=busiest_tenants(self._state.queue.queues.tenants()),
+            tenants=busiest_tenants(self._state.queues.tenants()),
             jobs=self.jobs(),
         )
 
@@ -117,7 +117,7 @@ class ReportBuilder:
                 - asleep[model],
                 ready=pool.ready,
                 slots=pool.slots,
-                in_flight=pool.in_flight + self._state.queue.queues.waiting(model),
+                in_flight=pool.in_flight + self._state.queues.waiting(model),
                 service_s=pool.service_s,
                 completions=min(MEMORY_COMPLETIONS, sum(endpoint.completions for endpoint in pool.endpoints)),
                 burst_slots=endpoints.burst_pools[model].slots,
@@ -136,7 +136,7 @@ class ReportBuilder:
         return tuple(
             SpilloverReport(
                 model,
-                waiting=self._state.queue.queues.waiting_here(model),
+                waiting=self._state.queues.waiting_here(model),
                 headroom=self._credits.headroom(model, self._sender.region, policy, self._state.config.plan),
                 granted=self._credits.granted(model),
                 held=self._state.peers.held_credits(model),

@@ -204,4 +204,4 @@ class StateMetrics:
         return self.in_flight.get(model, 0)
 
     def _queued_of(self, state: AgentState, model: str) -> int:
-        return state.queue.queues.waiting_here(model)
+        return state.queues.waiting_here(model)

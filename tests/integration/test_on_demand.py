@@ -152,7 +152,7 @@ async def on_demand_agent(
 
 def reported_endpoints(agent: Agent) -> int:
     """The number of endpoints of the model that reports of the agent state."""
-    state: Any = SimpleNamespace(endpoints=agent.endpoints, queue=agent.queue, demand=None)
+    state: Any = SimpleNamespace(endpoints=agent.endpoints, queues=agent.queue.queues, demand=None)
     sender, unused = ReportSender("eu-de", "agent-1", 1), cast(Any, None)
     builder = ReportBuilder(sender, state, unused, certificate_expires_at=lambda: 0.0, clock=lambda: 0.0)
     return next(pool.endpoints for pool in builder.pools() if pool.model == MODEL)

@@ -619,10 +619,10 @@ def work(metrics: AgentMetrics) -> None:
     account.is_estimated = True
     metrics.usage.ended(request, account, 2.0, 1.0, 0.9)
     metrics.usage.overhead(request, 0.5, 1.0)
-    while (gaps := metrics.sample_stream("m")) is None:
+    while (gaps := metrics.streams.begin("m")) is None:
         pass
-    gaps.wrote()
-    gaps.wrote()
+    gaps.wrote(1.0)
+    gaps.wrote(1.001)
     GPU.readings[Signal.PREFIX_HITS].value = KEPT.answers
     GPU.readings[Signal.PREFIX_QUERIES].value = 2 * KEPT.answers
     KEPT.ended(Counts.SUCCESS, 0.05, 2.0)

@@ -31,6 +31,7 @@ from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import Closures, RegionRequest, RegionView
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
+from regional_agent.endpoints.endpoint_failures import apply_outcome
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
@@ -84,7 +85,7 @@ class RegionOfTwo:
             self.by_name[name].probed(ProbeOutcome.GOOD)
         shared = SharedLoad(self.endpoints, shared=False)
         queue = QueueDispatcher(self.endpoints, shared, lambda: self.now)
-        services = LocalServices("eu-de", self.endpoints, shared, EndpointChooser(Random(1)), lambda: None)
+        services = LocalServices("eu-de", self.endpoints, shared, EndpointChooser(Random(1)), queue.queues)
         self.local = LocalTargets(services, queue)
         self.burst = BurstTargets(self.local)
         before = policy()
@@ -146,7 +147,7 @@ class RegionOfTwo:
             self.running.pop(what % len(self.running)).settle(self.now, 1.0)
         elif kind == "fail":
             for _ in range(3):
-                self.by_name[what].ended(AttemptOutcome.GATEWAY_ERROR, self.now)
+                apply_outcome(self.by_name[what], AttemptOutcome.GATEWAY_ERROR, self.now)
         elif kind in ("down", "up") and self.by_name[what].spec.is_probed:
             for _ in range(3):
                 self.by_name[what].probed(ProbeOutcome.GOOD if kind == "up" else ProbeOutcome.UNREADY)

@@ -22,6 +22,7 @@ from penstock.policy.kinds.tenants import Quota
 from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_failures import EndpointFailures
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import running_agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
@@ -37,7 +38,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (CostEstimator, "is_due"),
     (SpeedLearner, "is_due"),
     (Endpoint, "completed"),
-    (Endpoint, "ended"),
+    (EndpointFailures, "ended"),
     (RequestTally, "ended"),
     (EndedRequests, "count"),
     (AccessLog, "samples"),

@@ -81,7 +81,7 @@ def state_sample(*endpoints: Any, pools: Mapping[str, int] | None = None, **chan
         "endpoints": SimpleNamespace(
             pools=waiting, every=lambda: endpoints, sources=SimpleNamespace(discovery=discovery)
         ),
-        "queue": SimpleNamespace(waiting_here=waiting.get),
+        "queues": SimpleNamespace(waiting_here=waiting.get),
         "peers": SimpleNamespace(regions={"eu-es": healthy}),
         "tally": SimpleNamespace(objectives={}),
         "file_problems": lambda: {"endpoints": "", "geoip": "it is damaged"},

@@ -423,7 +423,7 @@ def _router(agent: Agent, region: str) -> Router:
     chooser = EndpointChooser(rng)
     authorization = Authorization(region, agent.config, agent.locator, agent.budgets)
     requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, agent.demand, rng)
-    services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.room_appeared)
+    services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.queues)
     forwarding = PeerTargets(region, agent.config, peers, time.monotonic)
     sizes = agent.tally.message_bytes
     return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng, sizes)

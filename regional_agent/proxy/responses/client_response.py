@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 from penstock.accounts.refusal_statuses import STATUS
@@ -19,6 +20,7 @@ from penstock.http.header_rules import (
 )
 from penstock.http.link_headers import without_server_address
 from penstock.http.response_head import ResponseHead
+from penstock.meters.stream_gaps import StreamGaps
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -28,7 +30,6 @@ from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.telemetry.stream_gaps import StreamGaps
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_sink import ChunkReceiver
 from regional_agent.websocket.websocket_offer import selected_line
@@ -185,7 +186,7 @@ class ClientResponse(ChunkReceiver):
         self.sent_bytes += len(chunk)
         self._last = chunk
         if self.gaps is not None:
-            self.gaps.wrote()
+            self.gaps.wrote(time.monotonic())
         if self._connected is not None:
             self._batcher.write(self._connected, chunk)
         return True
@@ -248,7 +249,7 @@ class ClientResponse(ChunkReceiver):
         data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
         unsent.clear()
         if self.gaps is not None:
-            self.gaps.wrote()
+            self.gaps.wrote(time.monotonic())
         self.has_news = True
         self.sent_bytes += len(data)
         self._last = data

@@ -168,7 +168,7 @@ class RelayedResponse:
         request, writer = context.request, self.writer
         self._first_head = head
         if context.estimate.streaming and context.route_context is None:
-            writer.gaps = proxy.metrics.sample_stream(context.model)
+            writer.gaps = proxy.metrics.streams.begin(context.model)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
         if head.status >= 400 and asks_origin(context, attempt, head.status):

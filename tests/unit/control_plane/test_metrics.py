@@ -254,10 +254,10 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
     agent.usage.ended(estimate("acme"), account(USAGE), 6.0, 2.0, 0.9)
-    gaps = agent.sample_stream("llama")
+    gaps = agent.streams.begin("llama")
     assert gaps is not None
-    gaps.wrote()
-    gaps.wrote()
+    gaps.wrote(1.0)
+    gaps.wrote(1.001)
     agent.endpoints.ejected(AttemptOutcome.STALLED)
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     endpoint = endpoint_sample(

@@ -9,6 +9,7 @@ from penstock.pools.pool_accounting import GroupAccount, Load
 from penstock.pools.speed_learning import prior
 from penstock.routing.endpoint_selection import choose_endpoint
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
+from regional_agent.endpoints.endpoint_failures import apply_outcome
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_status import endpoint_status
@@ -36,7 +37,7 @@ def pool_of(count: int, clock: SetClock, warm_up_s: float = 0.0) -> EndpointPool
 
 
 def fail(endpoint: Endpoint, clock: SetClock, times: int = 2) -> bool:
-    return any(endpoint.ended(AttemptOutcome.GATEWAY_ERROR, clock.now) for _ in range(times))
+    return any(apply_outcome(endpoint, AttemptOutcome.GATEWAY_ERROR, clock.now) for _ in range(times))
 
 
 def later(pool: EndpointPool, clock: SetClock, seconds: float) -> None:
@@ -62,7 +63,7 @@ def test_ejected_endpoint_returns_after_one_successful_trial(clock: SetClock) ->
     first.sent_while_ejected()
     assert (readiness(pool)[0], first.ejection.state) == (False, EjectionState.TRIAL_RUNNING)
     first.give_back()
-    assert not first.ended(AttemptOutcome.SERVED, clock.now)
+    assert not apply_outcome(first, AttemptOutcome.SERVED, clock.now)
     assert (readiness(pool), pool.ejected, pool.in_flight) == ([True, True, True], 0, 0)
 
 
@@ -81,7 +82,7 @@ def test_repeats_an_inconclusive_trial(clock: SetClock) -> None:
     later(pool, clock, 10.0)
     first.take()
     first.sent_while_ejected()
-    first.ended(AttemptOutcome.INCONCLUSIVE, clock.now)
+    apply_outcome(first, AttemptOutcome.INCONCLUSIVE, clock.now)
     assert readiness(pool)[0]
 
 
@@ -98,7 +99,7 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: SetClo
     first.sent_while_ejected()
     assert choose_endpoint(pool.candidates, Random(1)).index == 1
     first.give_back()
-    first.ended(AttemptOutcome.SERVED, clock.now)
+    apply_outcome(first, AttemptOutcome.SERVED, clock.now)
     assert choose_endpoint(pool.candidates, Random(1)).index == 1, "three are on it"
     assert fail(second, clock)
 
@@ -151,7 +152,7 @@ def test_new_and_formerly_ejected_endpoints_warm_up(warming: EndpointPool, clock
     assert first.view.weight == 1.0
     first.take()
     first.sent_while_ejected()
-    first.ended(AttemptOutcome.SERVED, clock.now)
+    apply_outcome(first, AttemptOutcome.SERVED, clock.now)
     assert [view.weight for view in warming.views] == [0.1, 1.0]
 
 

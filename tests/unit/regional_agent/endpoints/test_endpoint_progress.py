@@ -11,6 +11,7 @@ from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, Ejec
 from penstock.health.progress import IDLE_READINGS, AwaitedResponse, StallReason
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
+from regional_agent.endpoints.endpoint_failures import apply_outcome
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import MAX_LATE_S, ProgressMonitor
@@ -154,7 +155,7 @@ def test_it_returns_by_a_trial_at_once_when_an_older_request_progresses(region: 
     first.sent_while_ejected()
     assert not first.view.ready
     first.give_back()
-    first.ended(AttemptOutcome.SERVED, region.now)
+    apply_outcome(first, AttemptOutcome.SERVED, region.now)
     assert (region.states(), region.pool.ejected) == ([NONE] * 3, 0)
 
 

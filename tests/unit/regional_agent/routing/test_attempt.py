@@ -23,6 +23,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.reservations import release, reserve
@@ -47,7 +48,8 @@ class Here:
         self.shared_load = SharedLoad(self.endpoints)
         self.chooser = EndpointChooser(Random(1))
         self.pool = self.endpoints.pools["m"]
-        self.services = LocalServices("r", self.endpoints, self.shared_load, self.chooser, lambda: None)
+        queues = QueueDispatcher(self.endpoints, self.shared_load, lambda: 0.0).queues
+        self.services = LocalServices("r", self.endpoints, self.shared_load, self.chooser, queues)
 
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:
         chosen = self.chooser.choose(self.pool, estimate, (), 0.0, now)
