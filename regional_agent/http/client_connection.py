@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from penstock.routing.reasons import Refusal
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.body_limits import DISPLACED, HeadAcceptance, HeadPostponed
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
@@ -23,6 +23,8 @@ from regional_agent.http.protocol.request_parser import RequestParser
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 from regional_agent.http.request_handler import Handler, TunnelReceiver
 from regional_agent.http.request_intake import RequestIntake
+
+_BAD_REQUEST: Final = Reason.BAD_REQUEST
 
 log: Final = structlog.get_logger()
 
@@ -173,9 +175,9 @@ class ClientConnection:
 
     def _end_body(self, request: Request) -> None:
         """Process the end of a body whose request has started."""
-        refused = self._intake.check_end(request)
-        if refused is not None:
-            self.refuse(refused.refusal, request)
+        problem = "" if request.body_check is None else request.body_check.finish()
+        if problem:
+            self.refuse(Refusal(_BAD_REQUEST, problem), request)
         elif self._handler is not None:
             self._handler.on_request_end()
 

@@ -73,11 +73,6 @@ class RequestIntake:
                     return request
         return None if refusal is None else RequestRefused(refusal, request)
 
-    def check_end(self, request: Request) -> RequestRefused | None:
-        """Check the end of a body whose request has started; returns its refusal, or None."""
-        problem = "" if request.body_check is None else request.body_check.finish()
-        return RequestRefused(Refusal(_BAD_REQUEST, problem), request) if problem else None
-
     def wait(self) -> None:
         """Begin a wait for a further read, or pause reading where requests, or a large body, wait for their turn."""
         sequencer, transport = self._sequencer, self._transport
