@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-HEADER = b"x-preemption-notice"
+from typing import Final
+
+HEADER: Final = b"x-preemption-notice"
 """Response header of an endpoint: time (s) for which the endpoint receives no new requests."""
 
 DEFAULT_NOTICE_S = 600.0

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.health import preemption_notice
+from penstock.health.engines import orca
 from penstock.http.head_template import HeadTemplate
-from penstock.http.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
+from penstock.http.header_rules import (
+    ENGINE_FAILED_HEADER,
+    NO_BODY_STATUSES,
+    REFUSAL_HEADER,
+    Header,
+    response_lines_to_client,
+)
 from penstock.http.link_headers import LINK_HEADERS, without_server_address
 
 VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
@@ -56,6 +64,17 @@ class ResponseHead:
         """Whether the response succeeds, and its body is a compressed stream of server-sent events."""
         coding = self.by_name.get(b"content-encoding")
         return coding is not None and coding.lower() != b"identity" and self.status < 300 and self._has_events()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the response succeeds, and its head has no report of an engine or a peer to the agent."""
+        by_name = self.by_name
+        return self.status < 300 and not (
+            orca.HEADER in by_name
+            or preemption_notice.HEADER in by_name
+            or REFUSAL_HEADER in by_name
+            or ENGINE_FAILED_HEADER in by_name
+        )
 
     @property
     def media_type(self) -> bytes:

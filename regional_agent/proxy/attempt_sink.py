@@ -135,7 +135,9 @@ class AttemptSink(TargetSink):
         """Hold the head, and detect a rejection."""
         self._head, self._intake = head, None
         proxy, context, usage, owner = self._proxy, self._context, self.usage, self.owner
-        reason = rejection_of(proxy, context, self.current, usage, head)
+        shows_usage = usage is not None and usage.is_hidden and head.is_encoded_stream
+        may_be_read = head.is_plain and not shows_usage
+        reason = None if may_be_read else rejection_of(proxy, context, self.current, usage, head)
         if reason is not None and owner is not None:
             owner.enter(REJECTED)
             self._rejected_because, self._target.waits_since = reason, proxy.clock()

@@ -7,11 +7,13 @@ it (vllm/entrypoints/openai/orca_metrics.py). The base64 of a protobuf is not su
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from penstock.health.engines.engine_signals import InvalidSignals, Signal, checked
 
-HEADER = b"endpoint-load-metrics"
+HEADER: Final = b"endpoint-load-metrics"
 
 MAX_BYTES = 4096
 """A longer header is ignored."""
