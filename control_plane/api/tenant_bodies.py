@@ -11,7 +11,7 @@ from control_plane.api.struct_models import StructModel, model_of
 from control_plane.api.text_fields import LabelText, Note, Reason
 from control_plane.request_model import RequestModel
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, unusable_budget
-from penstock.tenancy.records.tenant_changes import OVERLAP_S
+from penstock.tenancy.created_tenants.tenant_changes import OVERLAP_S
 from penstock.tenancy.tenant_record import RecordBudget
 
 MAX_LIFETIME_S: Final = 3660 * 86_400

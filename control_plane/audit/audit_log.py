@@ -14,7 +14,7 @@ from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError, Unchanged
-from penstock.records.audit_chain import NONE_REMOVED, AuditEntry, AuditHead, ChainFault, RemovedEntries, sealed
+from penstock.log_chains.audit_log_chain import NONE_REMOVED, AuditEntry, AuditHead, ChainFault, RemovedEntries, sealed
 
 MAX_TRIES = 20
 """Maximum number of tries of an append; each failed try means that a concurrent append succeeded."""

@@ -21,7 +21,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, Unchanged
 from control_plane.audit.audit_log import PAGE, AuditedAction, AuditLog, ChangeRefused
-from penstock.records.audit_chain import AuditEntry, RemovedEntries, verify_chain
+from penstock.log_chains.audit_log_chain import AuditEntry, RemovedEntries, verify_chain
 
 BLOCK: Final = PAGE
 """Number of entries that are removed at once: etcd permits 128 operations in a transaction."""

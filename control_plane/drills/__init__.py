@@ -1,1 +1,1 @@
-"""Drills on the live fleet: their records in the store, the leader's steps, and the reports of the API."""
+"""Drills on the live fleet: what the store has of them, the leader's steps, and the reports of the API."""

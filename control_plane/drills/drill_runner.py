@@ -15,7 +15,7 @@ from adapters.store.config_store import ConfigStore, SameKey, StoreError, Unchan
 from adapters.store.informer import Mirror
 from adapters.store.members import Member
 from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
-from control_plane.drills.drill_records import DrillRecords, StoredDrill, changes
+from control_plane.drills.drill_store import DrillStore, StoredDrill, changes
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from control_plane.status.fleet_view import FleetView
@@ -81,7 +81,7 @@ class DrillRunner:
         self._tried: tuple[str, float] = ("", float("-inf"))
         """Name of the scheduled drill that was tried last, and the time (Unix time, s) of the try."""
         self._caller = Caller(elector.member.name, Role.OPERATOR)
-        self.records = DrillRecords(store)
+        self.drills = DrillStore(store)
 
     async def begin(self, caller: Caller, request: DrillRequest, number: int | None = None) -> tuple[Drill, bool]:
         """Begin a drill, as the leader; return the drill, and whether it is new.
@@ -97,9 +97,9 @@ class DrillRunner:
         """
         async with self._stepping:
             policy, epoch = self._ready()
-            stored = await self.records.newest()
+            stored = await self.drills.newest()
             if number is not None:
-                existing = (await self.records.every()).get(number)
+                existing = (await self.drills.every()).get(number)
                 if existing is not None and existing.request == request:
                     return existing, False
                 if number != stored.next_number:
@@ -124,7 +124,7 @@ class DrillRunner:
             UnreadableDrill: the newest drill cannot be decoded.
             StoreError: the store is unavailable.
         """
-        stored = await self.records.newest()
+        stored = await self.drills.newest()
         drill = stored.drill
         if drill is None or drill.number != number:
             raise NoSuchDrill(f"drill {number} is not the newest one")
@@ -155,7 +155,7 @@ class DrillRunner:
         return policy, epoch
 
     async def _step(self, policy: Policy, epoch: int) -> None:
-        stored = await self.records.newest()
+        stored = await self.drills.newest()
         drill, now = stored.drill, self._view.now()
         if drill is None or drill.is_over:
             if (request := due(policy, drill, now)) is not None:
@@ -179,7 +179,7 @@ class DrillRunner:
                     await self._overrides.begin(self._caller, effect.override, policy, capacity, epoch=epoch)
                 except OverrideRefused as refused:
                     after = transition(drill, DrillEvent.REFUSE, self._view.now(), why=str(refused))
-                    stored = await self.records.newest()
+                    stored = await self.drills.newest()
                     # An operator may have aborted the drill meanwhile.
                     if stored.drill is not None and stored.drill.steps == drill.steps:
                         await self._write(self._caller, after, stored, epoch)

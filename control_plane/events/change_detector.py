@@ -18,10 +18,10 @@ from control_plane.events.event_log import EventKind, EventLog, FleetEvent, even
 from control_plane.events.journal import Journal, JournalEntry
 from control_plane.status.status import PolicyStatus
 from penstock.health.region_health import RegionState
+from penstock.log_chains.audit_log_chain import AuditEntry
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.planning.plan_history import PlanHistory, PlanStep
-from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.policy_rollout import Rollout
 
 DETECTION_INTERVAL_S = 0.5

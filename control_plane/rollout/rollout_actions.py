@@ -10,7 +10,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Unchanged
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
-from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
+from control_plane.rollout.rollout_store import RolloutStore, StoredRollout, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.policy.removal_guard import unaccepted_removals
@@ -43,7 +43,7 @@ class RolloutActions:
         self._audit = audit
         self._source = source
         self._clock = clock
-        self.records = RolloutRecords(store)
+        self.rollouts = RolloutStore(store)
 
     async def policy(self, digest: str) -> Policy:
         """Return a policy from the store.
@@ -133,7 +133,7 @@ class RolloutActions:
         """
         before = self._replaceable(seen, digest)
         await self.policy(digest)
-        if digest not in {before.stable, *(rollout.stable for rollout in await self.records.ended())}:
+        if digest not in {before.stable, *(rollout.stable for rollout in await self.rollouts.ended())}:
             # A restore needs a lower role than a promotion, so it must not put an untested policy in force.
             raise ActionRefused(f"no rollout of policy {digest[:12]} has completed: roll it out with `apply`")
         now = self._clock()

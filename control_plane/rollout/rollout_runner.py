@@ -17,7 +17,7 @@ from control_plane.policy.source.policy_source import PolicyFromNewerRelease, Po
 from control_plane.policy.source.revision import Origin
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.model_rollouts import ModelRollouts
-from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
+from control_plane.rollout.rollout_store import RolloutStore, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
@@ -89,7 +89,7 @@ class RolloutRunner:
         self._source = source
         self.publisher = publisher
         self.models = models
-        self._records = RolloutRecords(store)
+        self._rollouts = RolloutStore(store)
         self._revisions = RevisionStore(store)
         self._cache: dict[str, Policy] = {}
         self.active: ActivePolicies | None = None
@@ -122,7 +122,7 @@ class RolloutRunner:
         The source may already have a candidate with other regions. If the store cannot be read, the first step retries.
         """
         with suppress(StoreError):
-            stored = await self._records.newest()
+            stored = await self._rollouts.newest()
             if stored.rollout is not None:
                 self.active = await self._active(stored.rollout)
 
@@ -138,14 +138,14 @@ class RolloutRunner:
             StoreError: the store refuses or cannot be reached.
         """
         for _ in range(MAX_TRIES):
-            stored = await self._records.newest()
+            stored = await self._rollouts.newest()
             states = await self._with_source(stored, now)
             await self._revisions.record(self._source.results, epoch)
             states[-1] = await self._with_evidence(states[-1], now, snapshot, receiving_since)
             newest = states[-1]
             if len(states) == 1 and newest == stored.rollout:
                 break
-            if await self._records.write(states, stored.revision, epoch):
+            if await self._rollouts.write(states, stored.revision, epoch):
                 _log_phases(stored.rollout, states)
                 break
             await self.publisher.check_leadership()
@@ -253,7 +253,7 @@ class RolloutRunner:
         used if a region applies it, and otherwise the policy of most regions.
         """
         plans = self.publisher.in_force.values()
-        last = next(iter(await self._records.ended()), None)
+        last = next(iter(await self._rollouts.ended()), None)
         digests = Counter(plan.policy_digest for plan in plans)
         if not digests:
             return None

@@ -30,10 +30,10 @@ from control_plane.status.status_builder import (
     policy_status,
     region_statuses,
 )
+from penstock.log_chains.audit_log_chain import AuditEntry
 from penstock.overrides.maintenance import windows
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
-from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.policy_rollout import Rollout
 
 BACKOFF_CAP_S = 3.0

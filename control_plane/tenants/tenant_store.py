@@ -1,7 +1,7 @@
 """The tenants that the API creates, in shards of the store; every control plane can change them.
 
 Shards are read, written and repaired by `control_plane/audit/kept_values.py`, and combined by
-`penstock/tenancy/records/shard_merge.py`.
+`penstock/tenancy/created_tenants/shard_merge.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.audit.kept_values import MAX_TRIES, MIN_STEP_S, KeptValues, Read, UnreadableValue, ValueKind
 from penstock.policy.policy import Policy, created_tenants_of
-from penstock.tenancy.records.shard_merge import merged, without_old_deletions
-from penstock.tenancy.records.tenant_changes import MAX_TENANTS, Edit, TenantConflict
+from penstock.tenancy.created_tenants.shard_merge import merged, without_old_deletions
+from penstock.tenancy.created_tenants.tenant_changes import MAX_TENANTS, Edit, TenantConflict
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 
 MAX_AUDITED_KEYS = 4

@@ -35,7 +35,7 @@ from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from lab.bench.process_cost import resident_bytes
 from lab.server_starting import start_etcd
 from penstock.policy.kinds.budgets import BudgetUnit
-from penstock.tenancy.records.tenant_changes import created, existing, with_key, with_revoked_key
+from penstock.tenancy.created_tenants.tenant_changes import created, existing, with_key, with_revoked_key
 from penstock.tenancy.tenant_record import (
     ID_BYTES,
     SECRET_BYTES,

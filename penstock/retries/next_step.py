@@ -33,8 +33,8 @@ _OWN_IDS: Final = (b'"rid"', b'"request_id"')
 """Members in which a client names its request for SGLang and vLLM, and may abort it if policy has a route for that."""
 
 
-class Record(Enum):
-    """What is recorded of a failed attempt."""
+class AttemptEnd(Enum):
+    """How a failed attempt ended, as the agent records it."""
 
     NOTHING = auto()
     REJECTED = auto()
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
     then: RetryReason | Refusal | None
     """Why the request is sent again, or its refusal; None if the client receives the response, or waits on."""
-    record: Record = Record.NOTHING
+    end: AttemptEnd = AttemptEnd.NOTHING
     rejected_because: Reason = Reason.SATURATED
     """Why the target rejected the request, if it did."""
     reported: str = ""
@@ -119,15 +119,15 @@ def after_rejection(reason: Reason, failed: FailedAttempt, others: OtherTargets,
         return Step(Refusal(reason, f"the engine in {failed.region} did not begin in time"))
     if reason is Reason.ENGINE_FAILED and failed.from_peer and failed.failed_engines and not failed.is_repeatable:
         refusal = Refusal(reason, f"the engine in {failed.region} failed, and may have begun")
-        return Step(refusal, Record.REJECTED, reason)
+        return Step(refusal, AttemptEnd.REJECTED, reason)
     accepts_in_s = failed.accepts_in_s
     is_late = accepts_in_s > left_s
     if is_late and not (others.is_ready(leaves_region=False) or others.is_awaited()):
         who = failed.region if failed.from_peer else "the engine"
         detail = f"{who} accepts the request in {accepts_in_s:g} s"
         refusal = Refusal(Reason.SATURATED, detail, retry_after_s=accepts_in_s)
-        return Step(refusal, Record.REJECTED, reason, is_late=True)
-    return Step(failed.rejected_as, Record.REJECTED, reason, is_late=is_late)
+        return Step(refusal, AttemptEnd.REJECTED, reason, is_late=True)
+    return Step(failed.rejected_as, AttemptEnd.REJECTED, reason, is_late=is_late)
 
 
 def after_withheld(
@@ -137,21 +137,21 @@ def after_withheld(
     if isinstance(why, Reason):
         return after_rejection(why, failed, others, left_s)
     if why is Withheld.MODEL_MISSING:
-        return Step(RetryReason.MODEL_MISSING, Record.REJECTED, Reason.MODEL_NOT_READY)
+        return Step(RetryReason.MODEL_MISSING, AttemptEnd.REJECTED, Reason.MODEL_NOT_READY)
     if why is Withheld.UNAUTHORIZED:
-        return Step(RetryReason.CREDENTIAL_REJECTED, Record.REJECTED, Reason.ENGINE_FAILED)
+        return Step(RetryReason.CREDENTIAL_REJECTED, AttemptEnd.REJECTED, Reason.ENGINE_FAILED)
     if why is Withheld.UNEXPLAINED_503:
         return _after_unexplained(failed, others, answer)
     if why is Withheld.USAGE_REFUSED or why is Withheld.MODEL_MAY_BE_MISSING:
         # The origin of a forwarded request may know others.
         if answer.lacks_model and (not failed.is_forwarded or others.is_ready(leaves_region=False)):
             reported = f"status {answer.status}"
-            return Step(RetryReason.MODEL_MISSING, Record.REJECTED, Reason.MODEL_NOT_READY, reported)
-        record = Record.LACKS_MODEL if answer.lacks_model else Record.NOTHING
-        return Step(RetryReason.USAGE_REFUSED if why is Withheld.USAGE_REFUSED else None, record)
+            return Step(RetryReason.MODEL_MISSING, AttemptEnd.REJECTED, Reason.MODEL_NOT_READY, reported)
+        end = AttemptEnd.LACKS_MODEL if answer.lacks_model else AttemptEnd.NOTHING
+        return Step(RetryReason.USAGE_REFUSED if why is Withheld.USAGE_REFUSED else None, end)
     if why is Withheld.REDIRECTED and not may_move(failed, others):
         return Step(refusal_of_error(failed.reported_error, is_forwarded=failed.is_forwarded))
-    return Step(RetryReason.ENGINE_ERROR, Record.ENGINE_FAILED)
+    return Step(RetryReason.ENGINE_ERROR, AttemptEnd.ENGINE_FAILED)
 
 
 def _after_unexplained(failed: FailedAttempt, others: OtherTargets, answer: WithheldAnswer) -> Step:
@@ -161,11 +161,11 @@ def _after_unexplained(failed: FailedAttempt, others: OtherTargets, answer: With
     """
     body = answer.text
     if not failed.from_peer and is_rejection(body):
-        return Step(RetryReason.ENGINE_BUSY, Record.FULL if is_busy_text(body) else Record.REJECTED)
+        return Step(RetryReason.ENGINE_BUSY, AttemptEnd.FULL if is_busy_text(body) else AttemptEnd.REJECTED)
     if may_move(failed, others):
-        return Step(RetryReason.ENGINE_ERROR, Record.ENGINE_FAILED, reported=UNAVAILABLE)
+        return Step(RetryReason.ENGINE_ERROR, AttemptEnd.ENGINE_FAILED, reported=UNAVAILABLE)
     if not failed.is_forwarded and failed.is_repeatable:
-        return Step(refusal_of_error(UNAVAILABLE, shown_of(body)), Record.LAST_FAILED, reported=UNAVAILABLE)
+        return Step(refusal_of_error(UNAVAILABLE, shown_of(body)), AttemptEnd.LAST_FAILED, reported=UNAVAILABLE)
     if answer.is_whole:
         return Step(None)
     return Step(Refusal(Reason.ENGINE_FAILED, f"the engine reported an error: {UNAVAILABLE}"))
@@ -180,7 +180,7 @@ def after_error(error: AnswerError, failed: FailedAttempt, others: OtherTargets,
         return after_rejection(Reason.SATURATED, failed, others, left_s)
     if not may_retry(failed, others, outcome_of_error(error)):
         return Step(None)
-    return Step(RetryReason.ENGINE_ERROR, Record.ENGINE_FAILED, reported=error.message)
+    return Step(RetryReason.ENGINE_ERROR, AttemptEnd.ENGINE_FAILED, reported=error.message)
 
 
 def is_of_request(error: AnswerError, body: bytes | bytearray) -> bool:
@@ -201,12 +201,12 @@ def while_awaiting(
         peer_failed: whether the region that serves the request has failed.
     """
     if peer_failed:
-        return Step(RetryReason.CLOSED_EARLY, Record.BROKE)
+        return Step(RetryReason.CLOSED_EARLY, AttemptEnd.BROKE)
     if stall is not None and may_leave_suspect(failed, others, stall):
-        return Step(RetryReason.ENDPOINT_SUSPECT, Record.LEFT_SUSPECT)
+        return Step(RetryReason.ENDPOINT_SUSPECT, AttemptEnd.LEFT_SUSPECT)
     if not overdue:
         return Step(None)
-    return Step(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}"), Record.STALLED)
+    return Step(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}"), AttemptEnd.STALLED)
 
 
 def without_retry(why: Reason | Withheld, failed: FailedAttempt) -> Step:

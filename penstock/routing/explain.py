@@ -30,8 +30,8 @@ from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
 from penstock.routing.session_home import home_of
+from penstock.tenancy.created_tenants.created_tenant import tenant_under
 from penstock.tenancy.permissions import permits_model, restrictions_of
-from penstock.tenancy.records.created_tenant import tenant_under
 from penstock.tenancy.tenant_record import TenantRecord
 
 

@@ -13,7 +13,7 @@ from penstock.health.progress import Stall
 from penstock.http.response_head import ResponseHead
 from penstock.retries import next_step
 from penstock.retries.failed_attempt import FailedAttempt, may_run_again
-from penstock.retries.next_step import STATES_FAILURE, Record, Step
+from penstock.retries.next_step import STATES_FAILURE, AttemptEnd, Step
 from penstock.retries.retry_rules import RETRY_RULES, RetryReason
 from penstock.retries.withheld import MAY_LACK_MODEL, ResponseFacts, Withheld, WithheldAnswer, withheld_because
 from penstock.routes.route import ErrorFormat
@@ -99,27 +99,27 @@ class FailedTarget:
         return self._context.received_at + self._context.max_wait_s - self._now
 
     def act(self, step: Step) -> RetryReason | Refusal | None:
-        """Record what was decided about the attempt; returns what follows."""
-        context, attempt, record = self._context, self._attempt, step.record
+        """AttemptEnd what was decided about the attempt; returns what follows."""
+        context, attempt, end = self._context, self._attempt, step.end
         if step.reported:
             context.engine_reported(step.reported)
-        if record is Record.FULL:
+        if end is AttemptEnd.FULL:
             attempt.erred(_BUSY)
-        if record is Record.REJECTED or record is Record.FULL:
+        if end is AttemptEnd.REJECTED or end is AttemptEnd.FULL:
             attempt.rejected(context, step.rejected_because, self._now)
             if step.is_late:
                 context.busy_endpoints -= {attempt.endpoint_name}
-        elif record is Record.ENGINE_FAILED:
+        elif end is AttemptEnd.ENGINE_FAILED:
             attempt.failed_first(context)
-        elif record is Record.LAST_FAILED:
+        elif end is AttemptEnd.LAST_FAILED:
             context.broken += 1
-        elif record is Record.LACKS_MODEL:
+        elif end is AttemptEnd.LACKS_MODEL:
             context.lacks_model = True
-        elif record is Record.BROKE:
+        elif end is AttemptEnd.BROKE:
             attempt.unreachable(context, broke=True)
-        elif record is Record.LEFT_SUSPECT:
+        elif end is AttemptEnd.LEFT_SUSPECT:
             attempt.moved_away(context)
-        elif record is Record.STALLED:
+        elif end is AttemptEnd.STALLED:
             attempt.failed(Outcome.STALLED)
         return step.then
 

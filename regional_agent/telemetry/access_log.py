@@ -2,8 +2,8 @@
 
 A request appends its line to a list. Lines that cannot be written in time are dropped and counted, so that a full disk
 does not delay requests. A new file is opened after the file was renamed, so log rotation needs no signal. The thread
-adds the chain of `penstock/records/record_chain.py`, which continues across renamed files, and signs the head of the
-chain once a minute.
+adds the chain of `penstock/log_chains/access_log_chain.py`, which continues across renamed files, and signs the head of
+the chain once a minute.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from penstock.records.record_chain import ChainWriter, epoch_of
-from penstock.records.signed_head import sign_head
+from penstock.log_chains.access_log_chain import ChainWriter, epoch_of
+from penstock.log_chains.signed_head import sign_head
 from penstock.wire.peer_keys import Keyring
 from regional_agent.telemetry.access_line import AccessLine
 

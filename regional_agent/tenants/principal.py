@@ -9,8 +9,8 @@ from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Refusal
+from penstock.tenancy.created_tenants.created_tenant import tenant_under
 from penstock.tenancy.permissions import Patterns, permits_name, restrictions_of
-from penstock.tenancy.records.created_tenant import tenant_under
 from penstock.tenancy.tenant_record import TenantRecord
 
 _NO_BUDGETS: Final[tuple[Budget, ...]] = ()

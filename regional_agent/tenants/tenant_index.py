@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from adapters.store.codec import decode, encode
 from penstock.policy.revoked_keys import ID_CHARS
-from penstock.tenancy.records.shard_merge import merged
+from penstock.tenancy.created_tenants.shard_merge import merged
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 from regional_agent.tenants.principal import Principal
 

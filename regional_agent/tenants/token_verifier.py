@@ -14,8 +14,8 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.budget_limits import tenant_of_tier
+from penstock.tenancy.created_tenants.created_tenant import tenant_under
 from penstock.tenancy.permissions import restrictions_of, with_reserved_models
-from penstock.tenancy.records.created_tenant import tenant_under
 from penstock.tenancy.tokens.issuer_keys import keys_for, verified_claims
 from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
 from regional_agent.tenants.issuer_registry import IssuerRegistry, key_source

@@ -5,8 +5,8 @@ Property: the report is made; a file with a line that has no chain, or that is g
 
 from __future__ import annotations
 
-from penstock.records.record_chain import chained_line
-from penstock.records.residency_report import ReportBuilder
+from penstock.log_chains.access_log_chain import chained_line
+from penstock.log_chains.residency_report import ReportBuilder
 
 WORDS = (
     *(b'"at":', b'"kind":"forwarded"', b'"permitted":["', b'"tried":{"'),

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from functools import cache
 
-from penstock.records.record_chain import ChainHead
-from penstock.records.signed_head import BadHead, SignedHead, read_head, sign_head
+from penstock.log_chains.access_log_chain import ChainHead
+from penstock.log_chains.signed_head import BadHead, SignedHead, read_head, sign_head
 from tests.support.identities import agent_id, identity, trust
 
 WORDS = (b'{"signed_head":"', b'"until_ms":', b'"final":true', b'"certificate":"', b'"signature":"', b"eu/agent-1/1:1:")

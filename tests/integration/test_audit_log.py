@@ -11,7 +11,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
 from control_plane.audit.audit_log import MAX_SIDE_BYTES, PAGE, AuditedAction, AuditLog, ChangeRefused
 from lab.memory_store import MemoryStore
-from penstock.records.audit_chain import BEGINNING, AuditHead, ChainFault, verify_chain
+from penstock.log_chains.audit_log_chain import BEGINNING, AuditHead, ChainFault, verify_chain
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import put
 

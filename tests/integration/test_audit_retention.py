@@ -23,7 +23,7 @@ from control_plane.audit.audit_retention import BLOCK, AuditRetention, RemovalRe
 from control_plane.cli.commands.audit_commands import REMOVED
 from control_plane.cli.main import app
 from lab.memory_store import MemoryStore
-from penstock.records.audit_chain import NONE_REMOVED, AuditHead, RemovedEntries, verify_chain
+from penstock.log_chains.audit_log_chain import NONE_REMOVED, AuditHead, RemovedEntries, verify_chain
 from tests.support.s3_server import BUCKET, NEEDS_MOTO, SECRET, s3_address, s3_server
 from tests.support.stores import put
 

@@ -22,7 +22,7 @@ from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.policy.policy import Policy
-from penstock.tenancy.records.tenant_changes import with_rotated_key
+from penstock.tenancy.created_tenants.tenant_changes import with_rotated_key
 from penstock.tenancy.tenant_record import RecordBudget, TenantRecord, TenantShard, shard_of
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.tenants.tenant_registry import TenantRegistry

@@ -25,8 +25,8 @@ from adapters.store.codec import decode
 from adapters.store.config_store import Changed
 from adapters.store.signed_store import SignedStore
 from penstock.health.region_health import RegionState
+from penstock.log_chains.audit_log_chain import AuditEntry, verify_chain
 from penstock.planning.plan import RegionPlan
-from penstock.records.audit_chain import AuditEntry, verify_chain
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, ask

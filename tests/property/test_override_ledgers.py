@@ -13,11 +13,11 @@ from adapters.access.callers import Caller, Role
 from control_plane.audit.audit_log import AuditLog
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from lab.memory_store import MemoryStore
+from penstock.log_chains.audit_log_chain import verify_chain
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.override_effects import Interventions
 from penstock.overrides.overrides import Override
 from penstock.policy.kinds.operations import GuardRails
-from penstock.records.audit_chain import verify_chain
 from tests.support import planet
 from tests.support.examples import examples
 from tests.support.faulty_store import FaultyStore

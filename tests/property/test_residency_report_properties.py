@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records.record_chain import ChainHead, ChainWriter, chained_line, epoch_of
-from penstock.records.residency_report import ReportBuilder, ResidencyReport
+from penstock.log_chains.access_log_chain import ChainHead, ChainWriter, chained_line, epoch_of
+from penstock.log_chains.residency_report import ReportBuilder, ResidencyReport
 from tests.support.examples import examples
 
 LINES = 12

@@ -12,7 +12,7 @@ from penstock.answers.answer_errors import ABORTED, NOT_JSON, AnswerError, Error
 from penstock.health.progress import Stall, StallReason
 from penstock.retries.failed_attempt import FailedAttempt
 from penstock.retries.next_step import (
-    Record,
+    AttemptEnd,
     Step,
     after_error,
     after_rejection,
@@ -106,8 +106,8 @@ def decide(failure: Failure, failed: FailedAttempt, others: Others) -> Step:
 def _decide(failure: Failure, failed: FailedAttempt, others: Others) -> Step:
     if isinstance(failure, Closed):
         if failure.was_sent:
-            return Step(RetryReason.CLOSED_EARLY, Record.BROKE)
-        return Step(RetryReason.CONNECT_FAILED, Record.REJECTED)
+            return Step(RetryReason.CLOSED_EARLY, AttemptEnd.BROKE)
+        return Step(RetryReason.CONNECT_FAILED, AttemptEnd.REJECTED)
     if isinstance(failure, Waits):
         return while_awaiting(failed, others, failure.stall, failure.overdue, peer_failed=failure.peer_failed)
     if isinstance(failure, Reason):
@@ -141,9 +141,9 @@ def test_each_failure_has_one_step_with_its_reason() -> None:
             assert step.then.detail
             assert step.then.retry_after_s is None or step.then.retry_after_s > 0.0
         elif step.then is None:
-            assert step.record in (Record.NOTHING, Record.LACKS_MODEL), "what the client receives is charged at its end"
+            assert step.end in (AttemptEnd.NOTHING, AttemptEnd.LACKS_MODEL), "what the client receives ends later"
         else:
-            assert step.record is not Record.NOTHING, "the next selection must not choose the same target"
+            assert step.end is not AttemptEnd.NOTHING, "the next selection must not choose the same target"
 
 
 def test_what_must_not_run_twice_is_sent_once() -> None:
@@ -189,8 +189,8 @@ def test_few_engines_fail_one_request(failures: list[Failure], from_peer: list[b
             attempts=attempts, broken=broken, failed_elsewhere=elsewhere, failures_left=left, from_peer=is_peer
         )
         step = decide(failure, failed, Others())
-        ends = step.record is Record.BROKE or step.record is Record.LEFT_SUSPECT
-        if ends or step.record is Record.ENGINE_FAILED:
+        ends = step.end is AttemptEnd.BROKE or step.end is AttemptEnd.LEFT_SUSPECT
+        if ends or step.end is AttemptEnd.ENGINE_FAILED:
             broken, elsewhere, ended = broken + (not is_peer), elsewhere + is_peer, ended + ends
         if not isinstance(step.then, RetryReason):
             break

@@ -20,11 +20,11 @@ from control_plane.tenants.money_checkpoint import SavedTotals
 from control_plane.ui.session_revocations import RevokedSessions
 from penstock.drills.drill_state import Drill
 from penstock.fleet.report import AgentReport
+from penstock.log_chains.audit_log_chain import AuditEntry, RemovedEntries
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
-from penstock.records.audit_chain import AuditEntry, RemovedEntries
 from penstock.result_cache.cache_purges import CachePurges
 from penstock.rollout.model_rollout import ModelRolloutState
 from penstock.rollout.policy_rollout import Rollout

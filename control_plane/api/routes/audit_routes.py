@@ -15,7 +15,7 @@ from control_plane.api.responses import large_response
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
 from control_plane.page import Page
-from penstock.records.audit_chain import AuditEntry, AuditHead, ChainFault
+from penstock.log_chains.audit_log_chain import AuditEntry, AuditHead, ChainFault
 
 JSON_LINES = "application/x-ndjson"
 

@@ -15,9 +15,9 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.serving.client_location import require_policy, require_region
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
-from control_plane.drills.drill_records import UnreadableDrill
 from control_plane.drills.drill_resource import DrillReport, drill_report
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
+from control_plane.drills.drill_store import UnreadableDrill
 from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.status.fleet_view import FleetView
@@ -62,7 +62,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
     @router.get("", responses=returns(Page[DrillReport], "A page of drills."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List drills with their reports, newest first."""
-        every = await runner.records.every()
+        every = await runner.drills.every()
         found = paginate(every.values(), lambda drill: f"{drill.number:011d}", cursor, limit, newest_first=True)
         return json_response(Page(tuple(map(drill_report, found.items)), found.next_cursor))
 
@@ -108,7 +108,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
     @router.get("/{number}", responses=returns(DrillReport, "The drill."))
     async def drill(caller: Viewer, number: Number) -> Response:
         """Get the report of one drill."""
-        found = (await runner.records.every()).get(number)
+        found = (await runner.drills.every()).get(number)
         if found is None:
             raise Problem(404, f"there is no drill {number}")
         return json_response(drill_report(found))

@@ -27,8 +27,8 @@ from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.policy.source.revision import Revision
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
-from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutSummary, summary
+from control_plane.rollout.rollout_store import StoredRollout
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import SHOWN_DIGEST

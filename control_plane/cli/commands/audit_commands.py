@@ -17,7 +17,7 @@ from adapters.files.plain_file import read_lines
 from control_plane.cli.command_options import FleetOptions, ReadClient, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
-from penstock.records.audit_chain import (
+from penstock.log_chains.audit_log_chain import (
     BEFORE_THE_FIRST,
     NONE_REMOVED,
     AuditEntry,

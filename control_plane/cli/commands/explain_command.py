@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from adapters.error_text import suggest
 from adapters.files.plain_file import read_plain_file
 from adapters.files.secret_file import MAX_FILE_BYTES
-from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
+from control_plane.cli.access_log_line import AccessLogLine, BadLogLine, read_line
 from control_plane.cli.agent_client import AgentAccess, fetch_explanation
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.bundle_arguments import compiled
@@ -76,7 +76,7 @@ def explain(
     """Explain which region would serve a request, and which rule, with file and line, rejects each other region."""
     answer: ExplainResponse | None = None
     with exit_on_error("explain"):
-        logged = _record(record) if record is not None else None
+        logged = _logged_line(record) if record is not None else None
         if logged is not None:
             origin, model = origin or logged.origin, model or logged.model
             tenant = tenant or logged.tenant
@@ -129,7 +129,7 @@ def _check(tenant: str | None, key_digest: str | None, country: str | None) -> N
 
 
 def _as_logged(
-    api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None, logged: AccessRecord
+    api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None, logged: AccessLogLine
 ) -> ExplainResponse:
     """Return the explanation of a logged request by the plan and the policy of its moment, and by those of now."""
     body = _body(asked, key_digest, ip)
@@ -226,10 +226,10 @@ def _require_region(policy: Policy, region: str) -> None:
         raise UsageFault(f"the bundle has no region {region!r}; {remedy}")
 
 
-def _record(given: str) -> AccessRecord:
+def _logged_line(given: str) -> AccessLogLine:
     try:
-        return read_record(sys.stdin.readline() if given == "-" else given)
-    except BadRecord as error:
+        return read_line(sys.stdin.readline() if given == "-" else given)
+    except BadLogLine as error:
         raise UsageFault(f"--record: {error}") from None
 
 

@@ -15,10 +15,10 @@ from rich.table import Table
 from adapters.files.plain_file import read_lines
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view, table_of
-from penstock.records.log_ends import SignedHeads, UnprovedSpan
-from penstock.records.record_chain import ChainHead
-from penstock.records.residency_report import ReportBuilder, ResidencyReport
-from penstock.records.signed_head import BEGINNING
+from penstock.log_chains.access_log_chain import ChainHead
+from penstock.log_chains.log_ends import SignedHeads, UnprovedSpan
+from penstock.log_chains.residency_report import ReportBuilder, ResidencyReport
+from penstock.log_chains.signed_head import BEGINNING
 
 app = typer.Typer(no_args_is_help=True, help="Prove from access logs where requests were processed.")
 

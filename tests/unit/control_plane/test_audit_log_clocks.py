@@ -8,7 +8,7 @@ from adapters.access.callers import Caller, Role
 from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from lab.memory_store import MemoryStore
-from penstock.records.audit_chain import AuditEntry
+from penstock.log_chains.audit_log_chain import AuditEntry
 from tests.support.identities import control_plane_keyring
 
 MADE = AuditedAction(Caller("ops", Role.OPERATOR), "override.lift", "drain-1", "a test")

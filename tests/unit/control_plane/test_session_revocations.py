@@ -25,7 +25,7 @@ from control_plane.policy.folder import FolderReader
 from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
 from lab.memory_store import MemoryStore
-from penstock.records.audit_chain import AuditEntry
+from penstock.log_chains.audit_log_chain import AuditEntry
 from tests.support.api_app import TOKEN, served
 from tests.support.clocks import SetClock
 from tests.support.faulty_store import FaultyStore

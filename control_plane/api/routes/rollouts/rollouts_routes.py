@@ -20,9 +20,9 @@ from control_plane.page import Page
 from control_plane.request_model import RequestModel
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
-from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import RolloutStatus, RolloutSummary, agent_policy_states, summary
 from control_plane.rollout.rollout_runner import RolloutRunner
+from control_plane.rollout.rollout_store import StoredRollout
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change, diff
@@ -56,8 +56,8 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
     @router.get("", responses=returns(Page[RolloutSummary], "A page of rollouts."))
     async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List rollouts, newest first."""
-        newest = (await actions.records.newest()).rollout
-        every = {rollout.number: rollout for rollout in await actions.records.ended()}
+        newest = (await actions.rollouts.newest()).rollout
+        every = {rollout.number: rollout for rollout in await actions.rollouts.ended()}
         if newest is not None:
             every[newest.number] = newest
         found = paginate(every.values(), lambda rollout: f"{rollout.number:011d}", cursor, limit, newest_first=True)
@@ -69,7 +69,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
 
         Send its ETag as If-Match with actions on rollouts and policies.
         """
-        stored = await actions.records.newest()
+        stored = await actions.rollouts.newest()
         if stored.rollout is None:
             raise Problem(404, "no policy has been rolled out yet")
         rollout, shadow = stored.rollout, rollouts.shadow
@@ -129,7 +129,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
 
 async def current_rollout(actions: RolloutActions, if_match: str | None) -> StoredRollout:
     """Return the newest rollout if If-Match names its state."""
-    stored = await actions.records.newest()
+    stored = await actions.rollouts.newest()
     must_match(if_match, stored.revision or None)
     return stored
 

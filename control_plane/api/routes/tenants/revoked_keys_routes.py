@@ -23,7 +23,7 @@ from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.tenant_resource import RevokedKeyView, revoked_key_views
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.revoked_keys import DIGEST_CHARS, ID_CHARS, RevokedKeySet, TooManyRevokedKeys
-from penstock.tenancy.records.tenant_changes import existing, with_revoked_key
+from penstock.tenancy.created_tenants.tenant_changes import existing, with_revoked_key
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord
 
 KeyId = Annotated[

@@ -23,7 +23,7 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.tenant_resource import KeyState, NewTenantKey, TenantKeyView, key_view
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.revoked_keys import ID_CHARS
-from penstock.tenancy.records.tenant_changes import Edit, existing, with_key, with_revoked_key, with_rotated_key
+from penstock.tenancy.created_tenants.tenant_changes import Edit, existing, with_key, with_revoked_key, with_rotated_key
 from penstock.tenancy.tenant_record import ID_BYTES, SECRET_BYTES, TenantKey, TenantRecord, key_digest, new_key
 
 KeyId = Annotated[str, Path(max_length=64, description="Identifier of the key, the beginning of the key itself.")]

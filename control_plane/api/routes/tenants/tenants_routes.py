@@ -26,7 +26,14 @@ from control_plane.tenants.tenant_resource import TenantSource, TenantView, crea
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
-from penstock.tenancy.records.tenant_changes import Edit, TenantConflict, TenantNotFound, created, deleted, existing
+from penstock.tenancy.created_tenants.tenant_changes import (
+    Edit,
+    TenantConflict,
+    TenantNotFound,
+    created,
+    deleted,
+    existing,
+)
 from penstock.tenancy.tenant_record import TenantRecord
 
 TenantName = Annotated[str, Path(max_length=128, description="Name of the tenant.")]

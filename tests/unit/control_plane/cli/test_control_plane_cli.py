@@ -46,11 +46,11 @@ from control_plane.status.status import (
 )
 from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.health.region_health import RegionState
+from penstock.log_chains.audit_log_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.planning.plan import ArcReason
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.operations import Exercise
 from penstock.policy.provenance import Provenance
-from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from penstock.rollout.model_rollout import begin
 from penstock.rollout.policy_rollout import Phase, Rollout
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults

@@ -168,7 +168,7 @@ async def runner(world: World) -> DrillRunner:
 
 
 async def _phase(runner: DrillRunner) -> DrillPhase:
-    drill = (await runner.records.newest()).drill
+    drill = (await runner.drills.newest()).drill
     assert drill is not None
     return drill.phase
 
@@ -196,7 +196,7 @@ async def test_a_scheduled_drill_is_logged_only_if_it_was_written(world: World, 
     await _depose(world)
     with capture_logs() as logs:
         await runner.tick()
-    assert (await runner.records.newest()).drill is None
+    assert (await runner.drills.newest()).drill is None
     assert "scheduled drill" not in [entry["event"] for entry in logs]
 
 
@@ -213,7 +213,7 @@ async def test_a_refused_drain_does_not_replace_an_abort(
     monkeypatch.setattr(world.overrides, "begin", begin_after_an_abort)
     await begin(DUTY, drain("eu-es", begins_at=world.now), OLD, {})
     await runner.tick()
-    drill = (await runner.records.newest()).drill
+    drill = (await runner.drills.newest()).drill
     assert drill is not None
     assert (drill.phase, drill.steps[-1].by) == (DrillPhase.ABORTING, "duty")
 
@@ -228,4 +228,4 @@ async def test_no_drill_begins_over_one_that_cannot_be_read(world: World, runner
     stored = await world.store.get(keys.DRILL)
     assert stored is not None
     assert stored.value == value
-    assert await runner.records.every() == {}
+    assert await runner.drills.every() == {}

@@ -17,11 +17,11 @@ from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.counts.version_counts import VersionCounts, VersionReport
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Snapshot, add_report
+from penstock.log_chains.audit_log_chain import AuditEntry
 from penstock.planning.plan import VersionShare
 from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.policy import Policy
-from penstock.records.audit_chain import AuditEntry
 from penstock.rollout.model_rollout import ModelEvent, ModelPhase
 from tests.support import planet
 from tests.support.reports import report

@@ -26,8 +26,8 @@ from control_plane.policy.source.policy_source import stored_policy
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_actions import ActionRefused, RolloutActions
-from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import RolloutRunner
+from control_plane.rollout.rollout_store import RolloutStore
 from lab.memory_store import MemoryStore
 from penstock.fleet.counts.request_counts import RequestCounts
 from penstock.fleet.report import AgentReport
@@ -148,7 +148,7 @@ class World:
         return {region: named[plan.policy_digest] for region, plan in (await self.plans()).items()}
 
     async def rollout(self) -> Rollout:
-        stored = (await RolloutRecords(self.store).newest()).rollout
+        stored = (await RolloutStore(self.store).newest()).rollout
         assert stored is not None
         return stored
 
@@ -193,7 +193,7 @@ async def test_a_change_goes_from_shadow_over_the_canary_to_all(world: World) ->
     await world.pass_s(5.5)
     assert await world.is_in(Phase.DONE)
     assert (await world.rollout()).stable == NEW.digest()
-    assert [rollout.phase for rollout in await RolloutRecords(world.store).ended()] == [Phase.DONE, Phase.DONE]
+    assert [rollout.phase for rollout in await RolloutStore(world.store).ended()] == [Phase.DONE, Phase.DONE]
 
 
 async def test_a_rejection_by_an_agent_rolls_back_for_good(world: World) -> None:
@@ -233,7 +233,7 @@ async def test_a_silent_canary_holds_the_rollout_until_an_operator_continues_it(
     world.source.offer(NEW)
     await world.pass_s(8.0)
     assert await world.is_in(Phase.CANARY_HELD)
-    stored = await RolloutRecords(world.store).newest()
+    stored = await RolloutStore(world.store).newest()
     assert stored.rollout is not None
     promoted = transition(stored.rollout, RolloutEvent.PROMOTE, world.now, why="it is urgent", by="ann")
     await world.store.commit([], [Put(keys.ROLLOUT, encode(promoted))])
@@ -248,7 +248,7 @@ async def test_a_newer_revision_replaces_one_in_progress(world: World) -> None:
     world.source.offer(NEWER)
     await world.pass_s(0.5)
     assert await world.assigned() == assigned_to_all(OLD)
-    ended = await RolloutRecords(world.store).ended()
+    ended = await RolloutStore(world.store).ended()
     assert (ended[0].candidate, ended[0].phase) == (NEW.digest(), Phase.SUPERSEDED)
     await world.pass_s(3.0)
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
@@ -477,7 +477,7 @@ async def test_a_stable_policy_of_an_earlier_release_stays_and_the_next_one_is_s
 
 
 async def test_only_the_leader_writes_and_only_over_the_revision_it_read(world: World) -> None:
-    records = RolloutRecords(world.store)
+    records = RolloutStore(world.store)
     stored = await records.newest()
     assert stored.rollout is not None
     leader = await world.store.get(keys.LEADER)
@@ -564,10 +564,10 @@ async def test_an_operator_applies_what_removes_rules_with_a_word_only(world: Wo
     audit = AuditLog(world.store, lambda: world.now)
     actions = RolloutActions(world.store, audit, world.source, lambda: world.now)
     admin = Caller("admin", CallerRole.ADMIN)
-    seen = await actions.records.newest()
+    seen = await actions.rollouts.newest()
     with pytest.raises(ActionRefused, match=f"would remove: ResidencyRule {planet.EU_ONLY.name}; confirm with --allow"):
         await actions.apply(admin, seen, lost.digest(), None, "because")
-    assert await actions.records.newest() == seen
+    assert await actions.rollouts.newest() == seen
     await actions.apply(admin, seen, lost.digest(), None, "because", allow_removal=True)
     await world.pass_s(30.0)
     assert (await world.rollout()).stable == lost.digest()
@@ -577,5 +577,5 @@ async def test_an_operator_applies_what_removes_rules_with_a_word_only(world: Wo
     world.source.offer(OLD)
     await world.pass_s(30.0)
     assert (await world.rollout()).stable == OLD.digest()
-    await actions.restore(admin, await actions.records.newest(), lost.digest(), None, "because")
+    await actions.restore(admin, await actions.rollouts.newest(), lost.digest(), None, "because")
     assert (await world.rollout()).stable == lost.digest()

@@ -20,7 +20,7 @@ from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants import tenant_store
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from lab.memory_store import MemoryStore
-from penstock.tenancy.records.tenant_changes import (
+from penstock.tenancy.created_tenants.tenant_changes import (
     Edit,
     TenantConflict,
     created,

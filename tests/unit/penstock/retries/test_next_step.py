@@ -7,7 +7,7 @@ import pytest
 from penstock.answers.answer_errors import ABORTED, NOT_JSON
 from penstock.health.progress import Stall, StallReason
 from penstock.retries.next_step import (
-    Record,
+    AttemptEnd,
     after_rejection,
     after_withheld,
     error_without_retry,
@@ -87,7 +87,7 @@ def test_an_unexplained_503_that_is_the_last_states_when_to_try_again() -> None:
     assert step.then.reason is Reason.NONE_READY
     assert step.then.retry_after_s
     assert "CUDA error" in step.then.detail
-    assert step.record is Record.LAST_FAILED
+    assert step.end is AttemptEnd.LAST_FAILED
     forwarded = failed_attempt(is_forwarded=True)
     assert after_withheld(Withheld.UNEXPLAINED_503, forwarded, ALONE, ANSWER, 1.0).then is None
     cut = after_withheld(Withheld.UNEXPLAINED_503, forwarded, ALONE, ANSWER._replace(is_whole=False), 1.0)
@@ -95,16 +95,16 @@ def test_an_unexplained_503_that_is_the_last_states_when_to_try_again() -> None:
 
 
 def test_a_503_without_a_reason_is_a_rejection() -> None:
-    for body, record in ((b"", Record.REJECTED), (b"queue is full", Record.FULL)):
+    for body, end in ((b"", AttemptEnd.REJECTED), (b"queue is full", AttemptEnd.FULL)):
         step = after_withheld(Withheld.UNEXPLAINED_503, failed_attempt(), ALONE, ANSWER._replace(text=body), 1.0)
-        assert (step.then, step.record) == (RetryReason.ENGINE_BUSY, record)
+        assert (step.then, step.end) == (RetryReason.ENGINE_BUSY, end)
 
 
 def test_the_agent_of_a_region_that_lacks_the_model_tells_the_origin() -> None:
     lacks, why = WithheldAnswer(404, b"", is_whole=True, lacks_model=True), Withheld.MODEL_MAY_BE_MISSING
     assert after_withheld(why, failed_attempt(), ALONE, lacks, 1.0).then is RetryReason.MODEL_MISSING
     step = after_withheld(why, failed_attempt(is_forwarded=True), ALONE, lacks, 1.0)
-    assert (step.then, step.record) == (None, Record.LACKS_MODEL)
+    assert (step.then, step.end) == (None, AttemptEnd.LACKS_MODEL)
     assert after_withheld(why, failed_attempt(), ALONE, lacks._replace(lacks_model=False), 1.0).then is None
 
 

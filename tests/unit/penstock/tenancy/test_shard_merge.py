@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from penstock.tenancy.records.shard_merge import MAX_DELETED, merged, without_old_deletions
-from penstock.tenancy.records.tenant_changes import (
+from penstock.tenancy.created_tenants.shard_merge import MAX_DELETED, merged, without_old_deletions
+from penstock.tenancy.created_tenants.tenant_changes import (
     TenantConflict,
     TenantNotFound,
     created,

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 import structlog
 
-from penstock.records.log_ends import SignedHeads
-from penstock.records.residency_report import ReportBuilder
-from penstock.records.signed_head import SignedHead, read_head
+from penstock.log_chains.log_ends import SignedHeads
+from penstock.log_chains.residency_report import ReportBuilder
+from penstock.log_chains.signed_head import SignedHead, read_head
 from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLog, LogSigner
 from tests.support.identities import agent_keyring, trust

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from penstock.policy.kinds.tenants import Tenant
-from penstock.tenancy.records.shard_merge import DELETED_KEPT_S
+from penstock.tenancy.created_tenants.shard_merge import DELETED_KEPT_S
 from penstock.tenancy.tenant_record import TenantShard, shard_of
 from regional_agent.tenants import tenant_index
 from regional_agent.tenants.principal import Principal

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.records.log_ends import SignedHeads
-from penstock.records.record_chain import ChainHead, ChainWriter, chained_line, epoch_of, genesis
-from penstock.records.residency_report import ReportBuilder, ResidencyReport
-from penstock.records.signed_head import BadHead, read_head, sign_head
+from penstock.log_chains.access_log_chain import ChainHead, ChainWriter, chained_line, epoch_of, genesis
+from penstock.log_chains.log_ends import SignedHeads
+from penstock.log_chains.residency_report import ReportBuilder, ResidencyReport
+from penstock.log_chains.signed_head import BadHead, read_head, sign_head
 from penstock.wire.identity import TrustBundle
 from tests.support.identities import FLEET, START, agent_id, authority, control_plane_id, identity, trust
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.records.audit_chain import BEGINNING, AuditEntry, AuditHead, entry_hash, sealed, verify_chain
+from penstock.log_chains.audit_log_chain import BEGINNING, AuditEntry, AuditHead, entry_hash, sealed, verify_chain
 
 words = st.text(max_size=12)
 json = st.recursive(

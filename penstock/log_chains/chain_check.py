@@ -8,9 +8,9 @@ from math import inf
 
 import msgspec
 
-from penstock.records.log_ends import EndCheck, GivenLines, LogFault, SignedHeads, UnprovedSpan
-from penstock.records.record_chain import ChainedLine, ChainHead, genesis
-from penstock.records.signed_head import SignedHead
+from penstock.log_chains.access_log_chain import ChainedLine, ChainHead, genesis
+from penstock.log_chains.log_ends import EndCheck, GivenLines, LogFault, SignedHeads, UnprovedSpan
+from penstock.log_chains.signed_head import SignedHead
 
 
 class Epoch(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ def changes(states: Sequence[Rollout]) -> list[Put | Delete]:
     return do
 
 
-class RolloutRecords:
+class RolloutStore:
     """Reads rollouts from the store, and writes them as the leader."""
 
     def __init__(self, store: ConfigStore) -> None:

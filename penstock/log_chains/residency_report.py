@@ -11,10 +11,10 @@ from math import inf
 
 import msgspec
 
+from penstock.log_chains.access_log_chain import ChainHead, chained_line
+from penstock.log_chains.chain_check import ChainCheck, Epoch
+from penstock.log_chains.log_ends import LogFault, SignedHeads, UnprovedSpan
 from penstock.policy.residency import SHORTENED, residency_class
-from penstock.records.chain_check import ChainCheck, Epoch
-from penstock.records.log_ends import LogFault, SignedHeads, UnprovedSpan
-from penstock.records.record_chain import ChainHead, chained_line
 
 FORWARDED = "forwarded"
 """Kind of the lines that a serving region writes for requests from other regions."""

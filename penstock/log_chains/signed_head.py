@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.records.record_chain import ChainHead
+from penstock.log_chains.access_log_chain import ChainHead
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle, decode_certificate
 
 BEGINNING = b'{"signed_head":'

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.log_chains.access_log_chain import ChainWriter
+from penstock.log_chains.residency_report import ReportBuilder, ResidencyReport
 from penstock.policy.residency import residency_class
-from penstock.records.record_chain import ChainWriter
-from penstock.records.residency_report import ReportBuilder, ResidencyReport
 
 EEA = "eu-de+eu-es"
 HOME = {"at": 100.0, "request_id": "r", "tenant": "acme", "kind": "home", "server": "eu-es", "outcome": "ok"} | {

@@ -44,7 +44,7 @@ def changes(drill: Drill) -> list[Put | Delete]:
     return do
 
 
-class DrillRecords:
+class DrillStore:
     """Reads drills from the store.
 
     Args:

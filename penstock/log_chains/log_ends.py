@@ -8,8 +8,8 @@ from math import inf
 
 import msgspec
 
-from penstock.records.record_chain import ChainedLine, ChainHead, genesis
-from penstock.records.signed_head import BadHead, SignedHead, read_head
+from penstock.log_chains.access_log_chain import ChainedLine, ChainHead, genesis
+from penstock.log_chains.signed_head import BadHead, SignedHead, read_head
 from penstock.wire.identity import TrustBundle
 
 

@@ -7,11 +7,11 @@ import msgspec
 from penstock.routing.reasons import Reason
 
 
-class BadRecord(Exception):
+class BadLogLine(Exception):
     """The text is not a line of an access log."""
 
 
-class AccessRecord(msgspec.Struct, frozen=True):
+class AccessLogLine(msgspec.Struct, frozen=True):
     """A logged request."""
 
     tenant: str
@@ -45,13 +45,13 @@ class AccessRecord(msgspec.Struct, frozen=True):
         return f"request {self.request_id}: {self.outcome}, {self.kind} at {served}"
 
 
-def read_record(line: str) -> AccessRecord:
+def read_line(line: str) -> AccessLogLine:
     """Return the request of a line.
 
     Raises:
-        BadRecord: the text is not a line of an access log.
+        BadLogLine: the text is not a line of an access log.
     """
     try:
-        return msgspec.json.decode(line, type=AccessRecord)
+        return msgspec.json.decode(line, type=AccessLogLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRecord(f"no line of an agent's access log: {error}") from None
+        raise BadLogLine(f"no line of an agent's access log: {error}") from None

@@ -1,1 +1,0 @@
-"""Records of created tenants: their changes, the combination of states, and the tenant that requests see."""
