@@ -117,10 +117,16 @@ class AnswerIntake:
         return held
 
     def breaks_off(self) -> bool:
-        """Read the end of a response that must end with its answer; returns whether it is only the beginning of one."""
-        if not self.parser.is_unreadable:
-            self.rest = self.parser.finish(complete=True)
-        return self.parser.is_short
+        """Read the end of a response that must end with its answer; returns whether it is only the beginning of one.
+
+        False for a response that may end anywhere.
+        """
+        parser = self.parser
+        if not parser.needs_end or parser.is_finished:
+            return False
+        if not parser.is_unreadable:
+            self.rest = parser.finish(complete=True)
+        return parser.is_short
 
     def settle(self, account: Account, estimate: WorkEstimate, *, complete: bool) -> None:
         """Set the usage in the account of a request whose response began.

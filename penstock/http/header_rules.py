@@ -8,7 +8,7 @@ values that a client sends for these two headers are used only if the client is 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from penstock.health import preemption_notice
@@ -213,3 +213,29 @@ def connection_options(headers: Iterable[Header]) -> frozenset[bytes]:
 def decides(name: bytes) -> bool:
     """Whether this proxy reads a request header, so that it cannot be hop-by-hop (RFC 9110, section 7.6.1)."""
     return name in DECIDING_HEADERS or name.startswith(DECIDING_PREFIXES)
+
+
+def agent_lines(request_id: str, traceparent: str, left_s: float, via: bytes, received_via: Sequence[bytes]) -> bytes:
+    """Return the header lines that the agent writes in a request to an engine or a peer.
+
+    Args:
+        left_s: time (s) until the deadline of the request.
+        via: the agent's entry in Via headers.
+        received_via: the values of the client's Via headers.
+    """
+    left_ms = int(left_s * 1000)
+    # Joined, since `%` takes four times as long.
+    return b"".join(
+        [
+            b"x-request-id: ",
+            request_id.encode(),
+            b"\r\ntraceparent: ",
+            traceparent.encode(),
+            b"\r\nx-request-timeout-ms: ",
+            str(left_ms if left_ms > 1 else 1).encode(),
+            # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
+            b"\r\nvia: ",
+            b", ".join([*received_via, via]) if received_via else via,
+            b"\r\n",
+        ]
+    )

@@ -16,7 +16,7 @@ from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.answers.stream_usage_flag import REFUSING_STATUSES
 from penstock.continuation.stream_usage import StreamUsage
-from penstock.http.header_rules import REFUSAL_HEADER, Header
+from penstock.http.header_rules import REFUSAL_HEADER, Header, agent_lines
 from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
@@ -29,7 +29,7 @@ from regional_agent.proxy.no_target import wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
-from regional_agent.proxy.upstream_request import agent_lines, special_lines
+from regional_agent.proxy.upstream_request import special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -157,7 +157,8 @@ class PickedRequest:
     def _send_target(self, attempt: Attempt, targets: Targets, now: float) -> None:
         proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
         request = attempt.rewritten(context.request) if isinstance(attempt, LocalAttempt) else context.request
-        lines = agent_lines(request, context, proxy.via, now)
+        left_s, received_via = context.deadline_at - now, request.every(b"via")
+        lines = agent_lines(context.request_id, context.traceparent, left_s, proxy.via, received_via)
         lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
         wanted = envoy_responses.headers_of_lines(lines + attempt.target_lines)
         changes = envoy_responses.header_changes(given.headers, wanted)

@@ -24,7 +24,12 @@ from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING,
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
-from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
+from regional_agent.proxy.responses.relayed_response import (
+    ENDED_WITHIN_ANSWER,
+    RelayedResponse,
+    broke_off,
+    is_appendable,
+)
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import after_error, after_withheld, rejection_of, while_awaiting
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
@@ -87,17 +92,10 @@ class AttemptSink(TargetSink):
         self.client_stalled = False
         """Whether the client's write buffer is above its high-water mark."""
 
-    def start(self, attempt: Attempt) -> None:
-        """Expect the response of `attempt`."""
-        self.attempt = attempt
-        # The beginning of a response that an earlier attempt received must not be forwarded.
-        self._head = self._intake = self._rejected_because = None
+    def leave(self) -> None:
+        """Forget the attempt, and what it has received, which must not be forwarded after it."""
+        self.attempt = self._head = self._intake = self._rejected_because = None
         self._is_begun, self._rejection = False, b""
-        usage = self.usage
-        if usage is not None and usage.flag is not None:
-            proxy, model = self._proxy, self._context.model
-            if not proxy.usage_requests.may_ask(model, proxy.clock(), attempt.endpoint_name):
-                withdraw_usage(self._context, usage)
 
     @property
     def current(self) -> Attempt:
@@ -114,22 +112,33 @@ class AttemptSink(TargetSink):
 
     def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
         """Process one read, until it ends the attempt, and write its data to the client."""
-        attempt, target = self.attempt, self._target
+        attempt, target, at = self.attempt, self._target, 0
         upstream = target.upstream
         if ended:
             target.upstream = None
         if head is not None:
             self._on_head(head)
-        for part in parts:
+        while at < len(parts) and not self._is_begun:
             if self.owner is None or self.attempt is not attempt:
                 return
-            self._on_body(part)
+            self._hold(parts[at])
+            at += 1
+        response = self.response
         if self.owner is None or self.attempt is not attempt:
             return
-        if ended:
-            self._on_end(upstream)
-        else:
-            self._write()
+        if ended and not self._is_begun:
+            self._end_held(upstream)
+        elif response is not None and self._is_begun and (ended or at < len(parts)):
+            end = response.on_read(parts[at:], ended, upstream)
+            if isinstance(end, Outcome):
+                self.owner.complete(end, keep_alive=response.keep_alive)
+                return
+            if end is not None:
+                self.owner.fail(end)
+                return
+        writer = self._writer
+        if self._is_begun and writer is not None and writer.flush() and self.client_stalled:
+            target.set_reading(False)
 
     def _on_head(self, head: ResponseHead) -> None:
         """Hold the head, and detect a rejection."""
@@ -152,13 +161,10 @@ class AttemptSink(TargetSink):
             formats, route = proxy.answer_formats, context.request.route
             self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
 
-    def _on_body(self, chunk: bytes) -> None:
-        """Forward a part of the body; the first part that is no error begins the client's response."""
-        intake, response, owner = self._intake, self.response, self.owner
-        if self._is_begun:
-            if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
-                owner.fail(failure)
-        elif self._rejected_because is not None:
+    def _hold(self, chunk: bytes) -> None:
+        """Process a part of a body of which the client has nothing; the first part that is no error begins it."""
+        intake = self._intake
+        if self._rejected_because is not None:
             if self._rejected_because in NEEDS_BODY and len(self._rejection) <= MAX_READ_BYTES:
                 self._rejection += chunk
                 if len(self._rejection) > MAX_READ_BYTES:
@@ -177,40 +183,37 @@ class AttemptSink(TargetSink):
                 self._intake = None
             self._begin(intake.take_held())
 
-    def _write(self) -> None:
-        """Write the data of one read of the upstream connection to the client."""
-        writer = self._writer
-        if self._is_begun and writer is not None and writer.flush() and self.client_stalled:
-            self._target.set_reading(False)
-
-    def _on_end(self, upstream: UpstreamConnection | None) -> None:
-        """Complete the client's response, or try another target after a rejection."""
+    def _end_held(self, upstream: UpstreamConnection | None) -> None:
+        """End a response of which the client has nothing: begin and complete it, or try another target."""
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
-        lacks_end = intake is not None and intake.parser.needs_end and not intake.parser.is_finished
-        if intake is not None and lacks_end and (self._is_begun or intake.held) and intake.breaks_off():
-            self._break_off("the connection closed within the answer")
+        if intake is not None and intake.held and intake.breaks_off():
+            self._break_off(ENDED_WITHIN_ANSWER)
             return
-        if not self._is_begun:
-            trailer = upstream.error_trailer if upstream is not None and self.current.from_peer else b""
-            if trailer and self._refused_by_trailer(trailer):
+        trailer = upstream.error_trailer if upstream is not None and self.current.from_peer else b""
+        if trailer and self._refused_by_trailer(trailer):
+            return
+        if intake is not None:
+            rest = intake.rest + intake.parser.finish(complete=True)
+            error, is_empty = intake.error, intake.parser.between_records
+            if error is not None and self._leaves(error):
                 return
-            if intake is not None:
-                rest = intake.rest + intake.parser.finish(complete=True)
-                error, is_empty = intake.error, intake.parser.between_records
-                if error is not None and self._leaves(error):
-                    return
-                if error is not None and is_empty and self.response is not None and self.owner is not None:
-                    # Without an error event, the client would receive comments alone, and take them for an answer.
-                    self.current.erred(error)
-                    self._context.engine_reported(error.message)
-                    self.owner.end(Refusal(_ENGINE_FAILED, error.message))
-                    return
-                rest = intake.take_held() + rest
-            self._begin(rest)
+            if error is not None and is_empty and self.response is not None and self.owner is not None:
+                # Without an error event, the client would receive comments alone, and take them for an answer.
+                self.current.erred(error)
+                self._context.engine_reported(error.message)
+                self.owner.end(Refusal(_ENGINE_FAILED, error.message))
+                return
+            rest = intake.take_held() + rest
+        self._begin(rest)
+        if self._is_begun:
+            self._end(upstream)
+
+    def _end(self, upstream: UpstreamConnection | None) -> None:
+        """End a response or a tunnel whose last bytes have been forwarded."""
         response, owner = self.response, self.owner
-        if self._is_begun and response is not None and owner is not None:
+        if response is not None and owner is not None:
             end = response.on_end(upstream)
             if isinstance(end, Outcome):
                 owner.complete(end, keep_alive=response.keep_alive)
@@ -222,7 +225,7 @@ class AttemptSink(TargetSink):
         owner, attempt = self.owner, self.current
         upstream, self._target.upstream = self._target.upstream, None
         if isinstance(self.response, TunnelResponse):
-            self._on_end(upstream)
+            self._end(upstream)
             return
         if self._rejected_because is not None and not self._forward_withheld():
             self._after_rejection()
@@ -243,8 +246,7 @@ class AttemptSink(TargetSink):
         """Process a connection that closed before the response was complete, after the request was sent."""
         owner, attempt = self.owner, self.current
         if owner is not None and self._is_begun:
-            attempt.failed(Outcome.ENGINE_CUT)
-            owner.fail(Refusal(_ENGINE_FAILED, f"the stream broke off: {why}"))
+            owner.fail(broke_off(attempt, why))
         elif owner is not None:
             attempt.unreachable(self._context, broke=True)
             owner.retry(RetryReason.CLOSED_EARLY)
@@ -273,7 +275,7 @@ class AttemptSink(TargetSink):
         if self.owner is not None:
             if failure is None:
                 upstream, self._target.upstream = self._target.upstream, None
-                self._on_end(upstream)
+                self._end(upstream)
             else:
                 self.owner.fail(failure)
 
@@ -285,7 +287,7 @@ class AttemptSink(TargetSink):
         if intake is not None:
             held_since = target.sent_at if intake.parser.error is None else target.waits_since
             if intake.is_late(held_since, now) and self._forward_late(intake, now):
-                self._write()
+                self.on_read(None, [], False)
                 return
         has_begun = intake is not None and (intake.held != b"" or self.response is not None)
         overdue = target.overdue(now, has_begun=has_begun)
@@ -340,7 +342,7 @@ class AttemptSink(TargetSink):
             return False
         self._rejected_because = None
         self._begin(self._rejection)
-        self._write()
+        self.on_read(None, [], False)
         return True
 
     def check_response(self, now: float) -> Refusal | float:

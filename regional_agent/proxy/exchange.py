@@ -36,7 +36,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request, response_of_refusal
 from regional_agent.proxy.retries import may_send_again, refuse_retry
 from regional_agent.proxy.target_connection import TargetConnection
-from regional_agent.proxy.upstream_request import ask_for_identity
+from regional_agent.proxy.upstream_request import ask_for_identity, withdraw_usage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -128,14 +128,18 @@ class Exchange(AttemptOwner):
 
     def _go_to(self, attempt: Attempt, now: float) -> None:
         self.enter(AWAITING)
-        self._sink.start(attempt)
+        proxy, sink = self._proxy, self._sink
+        sink.attempt, usage = attempt, sink.usage
+        may_ask = proxy.usage_requests.may_ask(self.context.model, now, attempt.endpoint_name)
+        if usage is not None and usage.flag is not None and not may_ask:
+            withdraw_usage(self.context, usage)
         trace, address = self.context.trace, attempt.address
         if trace is not None:
-            now = self._proxy.clock()
+            now = proxy.clock()
             trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
-        if not self._target.send(attempt, self._sink, now):
+        if not self._target.send(attempt, sink, now):
             self.enter(CONNECTING)
-            self._target.connect(attempt, self._sink)
+            self._target.connect(attempt, sink)
         elif self.context.is_batch:
             self._may_yield(attempt)
 
@@ -173,7 +177,7 @@ class Exchange(AttemptOwner):
         self._target.drop()
         self._proxy.recorder.attempt_lost(self.context, attempt, now)
         attempt.settle(now)
-        self._sink.attempt = None
+        self._sink.leave()
         self.context.attempt_failed(why, now)
         return now
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from penstock.http.header_rules import Header
+from penstock.http.header_rules import Header, agent_lines
 from penstock.jobs.response_progress import PROGRESS_HEADER, interim_head, interim_progress
 from penstock.routes.timeouts import TimeLimits
 from regional_agent.converters.converted_connection import is_converted, open_converted
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.upstream_request import agent_lines, client_lines
+from regional_agent.proxy.upstream_request import client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
@@ -118,6 +118,7 @@ class TargetConnection:
         request = self._request
         if isinstance(attempt, LocalAttempt) and attempt.rewrite is not None:
             request = attempt.rewritten(request)
+        received_via = () if request.plain else request.every(b"via")
         # Joined, since `%` takes four times as long.
         parts: list[bytes | bytearray] = [
             request.method,
@@ -125,7 +126,9 @@ class TargetConnection:
             request.target,
             b" HTTP/1.1\r\n",
             connection.host_line,
-            agent_lines(request, context, self._proxy.via, now),
+            agent_lines(
+                context.request_id, context.traceparent, context.deadline_at - now, self._proxy.via, received_via
+            ),
             request.upstream_lines or client_lines(request, context, self._client),
             attempt.target_lines,
         ]

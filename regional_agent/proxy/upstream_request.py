@@ -64,26 +64,6 @@ def special_lines(
     return request_lines_to_upstream(request, passing, proto, host, keep_trace_state=same_trace)
 
 
-def agent_lines(request: Request, context: RequestContext, via: bytes, now: float) -> bytes:
-    """The header lines that the agent writes at `now` (s); `via` is its entry in Via headers."""
-    left_ms = int((context.deadline_at - now) * 1000)
-    # Joined, since `%` takes four times as long.
-    return b"".join(
-        [
-            b"x-request-id: ",
-            context.request_id.encode(),
-            b"\r\ntraceparent: ",
-            context.traceparent.encode(),
-            b"\r\nx-request-timeout-ms: ",
-            str(left_ms if left_ms > 1 else 1).encode(),
-            # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
-            b"\r\nvia: ",
-            via if request.plain else b", ".join([*request.every(b"via"), via]),
-            b"\r\n",
-        ]
-    )
-
-
 def _scheme_and_host(request: Request, scheme: bytes, *, trusted: bool) -> tuple[bytes, bytes]:
     """Scheme and host that the client used. X-Forwarded headers count only from trusted proxies and peer agents."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")

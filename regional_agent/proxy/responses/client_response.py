@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.accounts.refusal_statuses import STATUS
@@ -197,7 +198,9 @@ class ClientResponse(ChunkReceiver):
         return self._head is None
 
     def add(self, chunk: bytes) -> None:
-        """Add a part of the body."""
+        """Add a part of the body; an empty part adds nothing."""
+        if not chunk:
+            return
         if self._chunked:
             size_bytes = len(chunk)
             line = SIZE_LINES[size_bytes] if size_bytes <= MAX_BODY_BYTES else b"%x\r\n" % size_bytes
@@ -205,8 +208,10 @@ class ClientResponse(ChunkReceiver):
         else:
             self._unsent.append(chunk)
 
-    def end(self) -> None:
-        """Add the end of the body, and write."""
+    def end(self, parts: Sequence[bytes] = ()) -> None:
+        """Add the last parts and the end of the body, and write."""
+        for part in parts:
+            self.add(part)
         self.gaps = None
         if self._chunked:
             self._unsent.append(b"0\r\n\r\n")

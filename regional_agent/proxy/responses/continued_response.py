@@ -23,7 +23,13 @@ from penstock.retries.retry_rules import MAX_ATTEMPTS
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable, outcome_of_answer
+from regional_agent.proxy.responses.relayed_response import (
+    ENDED_WITHIN_ANSWER,
+    RelayedResponse,
+    broke_off,
+    is_appendable,
+    outcome_of_answer,
+)
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.label_values import ContinuationOutcome
@@ -127,12 +133,25 @@ class ContinuedResponse:
             return None
         return self._add(self._stream.feed(chunk))
 
-    def on_body(self, chunk: bytes) -> Refusal | None:
-        """Forward the complete events of the stream."""
+    def on_read(self, parts: list[bytes], ended: bool, upstream: UpstreamConnection | None) -> Refusal | Outcome | None:
+        """Forward the complete events of a read; see `RelayedResponse.on_read`."""
+        intake, relayed = self._intake, self._relayed
         self._catch_up()
-        if self._intake is not None:
-            self._intake.parser.feed(chunk)
-        return self._add(self._stream.feed(chunk))
+        for part in parts:
+            if intake is not None:
+                intake.parser.feed(part)
+            failure = self._add(self._stream.feed(part))
+            if failure is not None:
+                return failure
+        if not ended:
+            return None
+        if intake is not None and intake.breaks_off():
+            return broke_off(relayed.attempt, ENDED_WITHIN_ANSWER)
+        return self.on_end(upstream)
+
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
+        """Write the end of the stream, if the answer is complete."""
+        return self._add(self._stream.end()) or self._relayed.write_end(upstream) or self.outcome()
 
     def _add(self, events: bytes) -> Refusal | None:
         relayed = self._relayed
@@ -156,11 +175,6 @@ class ContinuedResponse:
             if self._intake is not None:
                 self._intake.parser.delivered += taken - 1
                 self._intake.parser.feed(last)
-
-    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
-        """Write the end of the stream, if the answer is complete."""
-        self._catch_up()
-        return self._add(self._stream.end()) or self._relayed.write_end(upstream) or self.outcome()
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a stream that stopped arriving, or whose endpoint or region has failed."""

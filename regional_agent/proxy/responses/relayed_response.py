@@ -7,6 +7,7 @@ follows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.accounts.account import Account
@@ -35,6 +36,8 @@ CHECKS_PER_STALL: Final = 20
 COMMENT_CHECK_INTERVAL_S: Final = 0.5
 """Maximum time (s) between two checks of a stream that receives comments alone."""
 
+ENDED_WITHIN_ANSWER: Final = "the connection closed within the answer"
+
 _FRAMED: Final = frozenset({b"content-length", b"content-encoding"})
 
 _OK: Final = Outcome.OK
@@ -60,6 +63,12 @@ def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, 
         return _OK if status < 400 else outcome_of_status(status)
     attempt.erred(error)
     return outcome_of_error(error)
+
+
+def broke_off(attempt: Attempt, why: str) -> Refusal:
+    """Return the failure of a response whose connection closed before its end; charges the endpoint of `attempt`."""
+    attempt.failed(Outcome.ENGINE_CUT)
+    return Refusal(_ENGINE_FAILED, f"the stream broke off: {why}")
 
 
 class RelayedResponse:
@@ -198,28 +207,37 @@ class RelayedResponse:
             self._wants_ids = False
             keep_items(self._context, self.attempt, parser.ids.item_ids, objects, now)
 
-    def on_body(self, chunk: bytes) -> Refusal | None:
-        """Forward a part of the body."""
-        if self._intake is not None:
-            chunk = self._intake.parser.feed(chunk)
+    def on_read(self, parts: list[bytes], ended: bool, upstream: UpstreamConnection | None) -> Refusal | Outcome | None:
+        """Forward a read of the body. Returns the failure, or, at the end of a whole response, its outcome.
+
+        Args:
+            ended: whether these are the last parts, which arrived over `upstream`.
+        """
+        intake = self._intake
+        if intake is not None:
+            parts = [intake.parser.feed(part) for part in parts]
             self._keep_objects()
-        if chunk:
-            self.writer.add(chunk)
-        return None
+        if ended and not (intake is not None and intake.breaks_off()):
+            return self._end(parts, upstream)
+        for part in parts:
+            self.writer.add(part)
+        return broke_off(self.attempt, ENDED_WITHIN_ANSWER) if ended else None
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
-        """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
+        """Write the end of a whole response, which arrived over `upstream`; as `on_read`."""
+        return self._end([], upstream)
+
+    def _end(self, parts: list[bytes], upstream: UpstreamConnection | None) -> Refusal | Outcome:
+        """Write the last parts and the end; returns the failure that a peer reports, or the outcome."""
         if self._intake is not None:
-            rest = self._intake.rest + self._intake.parser.finish(complete=True)
-            if rest:
-                self.writer.add(rest)
+            parts = [*parts, self._intake.rest + self._intake.parser.finish(complete=True)]
             self._keep_objects()
         outcome = self.outcome()
-        return self.write_end(upstream) or outcome
+        return self.write_end(upstream, parts) or outcome
 
-    def write_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
-        """Write the end of the response; returns the failure that a peer reports in a trailer."""
-        self.writer.end()
+    def write_end(self, upstream: UpstreamConnection | None, parts: Sequence[bytes] = ()) -> Refusal | None:
+        """Write the last parts and the end; returns the failure that a peer reports in a trailer."""
+        self.writer.end(parts)
         self.has_ended, self.keep_alive = True, self.writer.keep_alive
         trailer = upstream.error_trailer if upstream is not None and self.attempt.from_peer else b""
         return Refusal(REASONS.get(trailer, _ENGINE_FAILED), "") if trailer else None

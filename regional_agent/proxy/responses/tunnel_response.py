@@ -110,7 +110,7 @@ class TunnelResponse:
         """Not called: the bytes of a tunnel are no response."""
         return None
 
-    def on_body(self, chunk: bytes) -> Refusal | None:
+    def on_read(self, parts: list[bytes], ended: bool, upstream: UpstreamConnection | None) -> Refusal | Outcome | None:
         """Not called: the bytes of a tunnel are no response."""
         return None
 
