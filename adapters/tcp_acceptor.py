@@ -46,7 +46,7 @@ class TcpAcceptor:
     def __init__(
         self,
         listening: socket.socket,
-        admit: Callable[[str, Callable[[], object]], Accepted | None],
+        accept_from: Callable[[str, Callable[[], object]], Accepted | None],
         *,
         tls: Callable[[], ssl.SSLContext] | None,
         handshake_timeout_s: float,
@@ -55,14 +55,14 @@ class TcpAcceptor:
 
         Args:
             listening: a socket that listens.
-            admit: returns the connection of an address, or None to close it. The second argument closes the
+            accept_from: returns the connection of an address, or None to close it. The second argument closes the
                 connection until its protocol is made.
             tls: returns the context for a handshake; None: without TLS.
             handshake_timeout_s: limit for one handshake (s).
         """
         listening.setblocking(False)
         self._listening = listening
-        self._admit = admit
+        self._accept_from = accept_from
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class TcpAcceptor:
             if opening is not None:
                 opening.cancel()
 
-        connection = self._admit(address, abort)
+        connection = self._accept_from(address, abort)
         if connection is None:
             accepted.close()
             return

@@ -92,7 +92,7 @@ SERVICE = (
         f' / sum by (site) ({REQUESTS.record}{{kind!="forwarded"}}) > 0.01',
         for_s=60,
         severity=PAGE,
-        summary="{{ $labels.site }} admits requests and refuses {{ $value | humanizePercentage }} of them",
+        summary="{{ $labels.site }} receives requests and refuses {{ $value | humanizePercentage }} of them",
         impact="Clients receive 429 or 503 with Retry-After.",
     ),
     Alert(

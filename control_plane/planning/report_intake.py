@@ -98,7 +98,7 @@ class ReportIntake:
         """
         return authenticate_head(self._keyring, headers, self._clock(), purpose)
 
-    def admit(self, headers: Mapping[str, str]) -> ReportHead:
+    def accept_head(self, headers: Mapping[str, str]) -> ReportHead:
         """Return the head of a report, as `authenticate`, and count a report that is rejected.
 
         Raises:

@@ -42,7 +42,7 @@ class BudgetPressure:
 
     def __init__(self, planet: Planet) -> None:
         self._lock = threading.Lock()
-        self._admitted = self._offered = 0
+        self._permitted = self._offered = 0
         self._began_at: float | None = None
         self._headers = {"authorization": f"Bearer {_create_tenant(planet)}"}
         agents = [
@@ -58,12 +58,12 @@ class BudgetPressure:
         """Stop the threads; return by how much the budget was exceeded."""
         self._workers.stop()
         allowed = BURST + (time.monotonic() - (self._began_at or time.monotonic())) * PER_MINUTE / 60.0
-        overshoot = max(0.0, self._admitted / allowed - 1.0)
+        overshoot = max(0.0, self._permitted / allowed - 1.0)
         says = (
-            f"{self._admitted} of {self._offered} requests were admitted, of {allowed:.0f} that the budget permits:"
+            f"{self._permitted} of {self._offered} requests were permitted, of {allowed:.0f} that the budget permits:"
             f" overshoot {overshoot:.1%}"
         )
-        return Measured(self._admitted if overshoot <= MAX_OVERSHOOT else 0, says)
+        return Measured(self._permitted if overshoot <= MAX_OVERSHOOT else 0, says)
 
     def _send(self, agent: str, pause_s: float, stopped: threading.Event) -> None:
         while not stopped.is_set():
@@ -83,7 +83,7 @@ class BudgetPressure:
             # An agent that does not know the key yet answers 401.
             self._offered += status != 401
             if status == 200:
-                self._admitted += 1
+                self._permitted += 1
                 self._began_at = min(sent_at, self._began_at or sent_at)
 
 

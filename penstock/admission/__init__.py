@@ -1,1 +1,1 @@
-"""Quotas, the admission queue and its fair order among tenants, places of connections, memory shares, retry budget."""
+"""Quotas, the admission queue and its fair order among tenants, limits of connections, memory shares."""

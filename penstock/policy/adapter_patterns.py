@@ -1,4 +1,4 @@
-"""Adapters: names that a base model's document admits by patterns, such as those of LoRA adapters.
+"""Adapters: names that a base model's document accepts by patterns, such as those of LoRA adapters.
 
 A request for an adapter is handled as a request for its base model, except that only endpoints that have loaded the
 adapter serve the request. Names of adapters come from clients, so no state is kept by name.
@@ -40,7 +40,7 @@ def overlap(pattern: str, other: str) -> bool:
 
 
 def base_model_of(policy: Policy, name: str) -> str | None:
-    """The model whose document admits an adapter of this name; None if no document does."""
+    """The model whose document accepts an adapter of this name; None if no document does."""
     for pattern, model in policy.adapter_patterns:
         if matches(pattern, name):
             return model

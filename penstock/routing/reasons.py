@@ -41,7 +41,7 @@ class Reason(StrEnum):
     LOCATION_UNKNOWN = "location_unknown"
     NO_PERMITTED_REGION = "no_permitted_region"
     MISDIRECTED = "misdirected"
-    # admit
+    # budgets
     QUOTA_EXCEEDED = "quota_exceeded"
     # region selection
     REGION_UNKNOWN = "region_unknown"

@@ -104,7 +104,7 @@ def shared_headroom(
     placement = _placement(groups, free)
     for name, count in waiting.items():
         placement.place(name, float(count))
-    parts = [float(fair_part(int(placement.free(at) + ROUNDING), agent)) for at in range(len(groups))]
+    parts = [float(agent_part(int(placement.free(at) + ROUNDING), agent)) for at in range(len(groups))]
     placement = _placement(groups, parts)
     for name, count in granted.items():
         placement.place(name, float(count))
@@ -130,7 +130,7 @@ def batch_headroom(headroom: int, granted: int, waiting: int) -> int:
     return max(0, headroom - granted - waiting)
 
 
-def fair_part(headroom: int, agent: AgentRank) -> int:
+def agent_part(headroom: int, agent: AgentRank) -> int:
     """The part of the headroom that one of a region's agents may grant; the parts sum to the headroom."""
     whole, rest = divmod(max(0, headroom), max(1, agent.agents))
     return whole + (1 if agent.rank < rest else 0)

@@ -27,7 +27,7 @@ class AgentHolding:
     def __init__(self, epoch: int, now: float) -> None:
         self.epoch = epoch
         self.asked_at = now
-        """Time (s) of the last report of a new request, admitted or refused."""
+        """Time (s) of the last report of a new request, permitted or refused."""
         self.used = 0.0
         self.unspent = 0.0
         self.granted = 0.0

@@ -63,7 +63,7 @@ class BudgetUse(msgspec.Struct, frozen=True, array_like=True):
     period: _Number = 0
     """Number of the day or month of a budget of money (`period_of`); 0 for other units."""
     request_amount: _Amount = 1.0
-    """Amount of a usual request: a smaller unspent amount admits none."""
+    """Amount of a usual request: a smaller unspent amount permits none."""
     closed: bool = False
     """Whether the counter has ended: the agent forgets it once the report was answered, and starts anew if the tenant
     returns. Such a counter has no unspent amount and no demand."""

@@ -210,7 +210,7 @@ class BudgetMeter:
             self._first_until = now + FIRST_LEASE_S
         self._refused_at = now
         self._asked += amount
-        if self.waits_for_lease(amount, now):  # the next lease is to admit it, however unusual it is
+        if self.waits_for_lease(amount, now):  # the next lease is to permit it, however unusual it is
             self._usual = min(amount, self._full)
         else:
             self._usual += (amount - self._usual) / USUAL_REQUESTS

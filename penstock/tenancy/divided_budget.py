@@ -332,7 +332,7 @@ class DividedBudget:
             # Free places are for requests that wait, wherever they are.
             return max(0.0, min(account.leased, account.held - max(0.0, self._lacking(wanted, reserve))))
         if amount < account.request:
-            # Parts that admit no request leave less than one to an agent that could use it.
+            # Parts that permit no request leave less than one to an agent that could use it.
             return account.request if self._is_in_use(account) and self._turn(account, reserve) else 0.0
         if self.runs:
             return float(int(amount + 1e-9))
@@ -375,7 +375,7 @@ class DividedBudget:
         self._update(account, account.used, account.unspent, account.granted)
 
     def is_short(self, account: AgentHolding) -> bool:
-        """Whether an agent has demand and cannot admit a usual request."""
+        """Whether an agent has demand and cannot permit a usual request."""
         return account.leased < account.wanted or (account.leased < account.request and self._is_in_use(account))
 
     def wanted(self) -> float:

@@ -88,7 +88,7 @@ class ConnectionCounts:
         self.connections -= 1
         self._connections.remove(address)
 
-    def admits_handshake(self, address: str, now: float | None) -> bool:
+    def permits_handshake(self, address: str, now: float | None) -> bool:
         """Whether a TLS handshake may begin. Handshakes in progress count as connections.
 
         Args:

@@ -54,7 +54,7 @@ class TlsHandshakes:
         self._counts = counts
         self._on_end = on_end
         self._clock = asyncio.get_running_loop().time
-        self._acceptor = TcpAcceptor(listening, self._admit, tls=tls, handshake_timeout_s=limits.head_timeout_s)
+        self._acceptor = TcpAcceptor(listening, self._accept_from, tls=tls, handshake_timeout_s=limits.head_timeout_s)
 
     def close(self) -> None:
         """Stop accepting; handshakes in progress continue."""
@@ -64,11 +64,11 @@ class TlsHandshakes:
         """Cancel the handshakes in progress."""
         self._acceptor.abort()
 
-    def _admit(self, address: str, abort: Callable[[], object]) -> _Handshake | None:
+    def _accept_from(self, address: str, abort: Callable[[], object]) -> _Handshake | None:
         now = self._clock()
         holder = None if self._counts.trusts(address) else client_network(address)
         is_exempt = self._counts.for_processes and self._limited.is_known(holder)
-        if not self._counts.admits_handshake(address, None if is_exempt else now):
+        if not self._counts.permits_handshake(address, None if is_exempt else now):
             return None
         counted, evicted = self._limited.open(holder, now)
         if evicted is not None:

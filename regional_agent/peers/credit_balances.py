@@ -18,8 +18,8 @@ from penstock.routing.spill_credits import (
     MAX_WANTED,
     AgentRank,
     Grants,
+    agent_part,
     batch_headroom,
-    fair_part,
     grant,
     shared_headroom,
     wanted,
@@ -187,4 +187,4 @@ class CreditBalances:
         if not for_batch:
             # Requests with a priority end these on arrival.
             in_flight = max(0, in_flight - self._queues.preemptible(model, NO_ENDPOINTS))
-        return fair_part(headroom_slots(in_flight, pool.slots, target), agent)
+        return agent_part(headroom_slots(in_flight, pool.slots, target), agent)

@@ -32,7 +32,7 @@ from regional_agent.proxy.exchange import begin
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
 from regional_agent.services.service import HEALTH_PATHS
-from regional_agent.tenants.token_verifier import KEY_AWAITED
+from regional_agent.tenants.token_authentication import KEY_AWAITED
 
 _S = StreamState
 _BEFORE_TARGET: Final = frozenset({_S.LOOKUP, _S.SELECTING, _S.QUEUED})

@@ -33,7 +33,7 @@ from regional_agent.requests.withdrawn import Withdrawn
 from regional_agent.tenants.forwarded_principal import ForwardedPrincipals
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_budgets import TenantBudgets
-from regional_agent.tenants.token_verifier import TokenVerifier
+from regional_agent.tenants.token_authentication import TokenAuthentication
 
 MAX_CACHED_LOCATIONS: Final = 4096
 """Maximum number of cached (tenant, location) pairs."""
@@ -345,7 +345,7 @@ class Authorization:
         clock, index = self._wall_clock, self._tenants
         if self._policy is not None and not same_residency(self._policy, policy):
             self._before = self._policy
-        tokens = TokenVerifier(policy, index, self._issuers, clock) if policy.issuers else None
+        tokens = TokenAuthentication(policy, index, self._issuers, clock) if policy.issuers else None
         self._policy, self._keyring = policy, Keyring(policy, index, clock, tokens)
         self._withdrawn.use(policy)
         self._forget_senders()

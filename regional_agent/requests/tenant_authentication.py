@@ -16,7 +16,7 @@ from regional_agent.http.headers.client_keys import offered_keys
 from regional_agent.http.messages import Request
 from regional_agent.tenants.principal import Principal, principal_under
 from regional_agent.tenants.tenant_index import TenantIndex
-from regional_agent.tenants.token_verifier import KEY_AWAITED, TokenVerifier, is_token
+from regional_agent.tenants.token_authentication import KEY_AWAITED, TokenAuthentication, is_token
 
 MAX_KEY_BYTES = 512
 
@@ -52,7 +52,7 @@ class Keyring:
         policy: Policy,
         index: TenantIndex,
         clock: Callable[[], float] = time.time,
-        tokens: TokenVerifier | None = None,
+        tokens: TokenAuthentication | None = None,
     ) -> None:
         """Index every tenant's key digests.
 

@@ -43,7 +43,7 @@ from regional_agent.services.model_list import (
 )
 from regional_agent.services.service import HEALTH_PATHS, JSON, LEDGER_FULL, READS, RoutedService, health_response
 from regional_agent.services.shared_run_service import SharedRunService
-from regional_agent.tenants.token_verifier import KEY_AWAITED
+from regional_agent.tenants.token_authentication import KEY_AWAITED
 from regional_agent.versions.shadow_requests import RequestCopies
 
 _NO_ROUTE: Final = frozenset({Reason.NOT_FOUND, Reason.NOT_OFFERED})

@@ -69,7 +69,7 @@ def check(data: bytes) -> None:
     for body in _bodies(data):
         before = fleet.snapshot
         try:
-            intake.receive(intake.admit(report_headers(_SENDER, _AGENT.identity.peer.certificate, body)), body)
+            intake.receive(intake.accept_head(report_headers(_SENDER, _AGENT.identity.peer.certificate, body)), body)
         except ReportRefused as refused:
             assert 400 <= refused.status < 600  # noqa: PT017 (a refusal is one of two permitted results)
             assert fleet.snapshot is before

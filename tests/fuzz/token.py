@@ -20,7 +20,7 @@ from penstock.policy.policy import Policy
 from penstock.tenancy.tokens.issuer_keys import PublicKey, publishable_keys, read_keys, usable_keys
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_index import TenantIndex
-from regional_agent.tenants.token_verifier import TokenVerifier
+from regional_agent.tenants.token_authentication import TokenAuthentication
 
 NOW = 1_800_000_000.0
 MAX_REASON_CHARS = 300
@@ -61,7 +61,7 @@ _TIERS = {name: Tier(name, "open") for name in ("t", "other")}
 _POLICY = Policy({}, {}, {}, (), tiers=_TIERS, issuers={"idp": _ISSUER})
 _PUBLIC = PublicKey(_KEY.public_key(), frozenset({"EdDSA"}), "")
 _REGISTRY = SimpleNamespace(find=lambda issuer, kid: (_PUBLIC,) if kid in (None, "k") else ())
-_VERIFIER = TokenVerifier(_POLICY, TenantIndex(), cast(Any, _REGISTRY), lambda: NOW)
+_VERIFIER = TokenAuthentication(_POLICY, TenantIndex(), cast(Any, _REGISTRY), lambda: NOW)
 _HEADER = b'{"alg":"EdDSA","kid":"k"}'
 _CLAIMS = b'{"iss":"https://id","aud":"a","exp":1800000300,"sub":"ada"}'
 

@@ -27,7 +27,7 @@ from regional_agent.requests import tenant_authentication
 from regional_agent.tenants import issuer_registry
 from regional_agent.tenants.issuer_registry import IssuerRegistry
 from regional_agent.tenants.principal import Principal
-from regional_agent.tenants.token_verifier import TokenVerifier
+from regional_agent.tenants.token_authentication import TokenAuthentication
 from tests.support.chats import BODY, ask, code, streams_forever
 from tests.support.created_tenants import created, put
 from tests.support.issuer import jwk, rsa_key
@@ -190,13 +190,13 @@ async def test_invalid_tokens_at_routes_with_objects_count_once_and_are_then_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified: list[bytes] = []
-    identify = TokenVerifier.identify
+    identify = TokenAuthentication.identify
 
-    def count(self: TokenVerifier, token: bytes) -> Principal | Refusal:
+    def count(self: TokenAuthentication, token: bytes) -> Principal | Refusal:
         verified.append(token)
         return identify(self, token)
 
-    monkeypatch.setattr(TokenVerifier, "identify", count)
+    monkeypatch.setattr(TokenAuthentication, "identify", count)
     async with fleet(tmp_path) as running:
         running.agent.router.requests.authorization._failures = LoginFailures(burst=3, refill_s=1e6)
         statuses = []

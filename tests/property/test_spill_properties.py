@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.routing.spill_credits import AgentRank, Grants, fair_part, grant, wanted
+from penstock.routing.spill_credits import AgentRank, Grants, agent_part, grant, wanted
 
 asks = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(-3, 50), st.floats(0, 2), st.floats(0.1, 3)), max_size=40
@@ -23,7 +23,7 @@ def test_unexpired_grants_never_exceed_a_steady_headroom(
 
 @given(st.integers(-5, 1000), st.integers(1, 20))
 def test_parts_sum_to_the_headroom(headroom: int, agents: int) -> None:
-    parts = [fair_part(headroom, AgentRank(rank, agents)) for rank in range(agents)]
+    parts = [agent_part(headroom, AgentRank(rank, agents)) for rank in range(agents)]
     assert sum(parts) == max(0, headroom)
     assert max(parts) - min(parts) <= 1
 

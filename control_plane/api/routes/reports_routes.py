@@ -43,7 +43,7 @@ def routes(intake: ReportIntake, keyring: Keyring, metrics: InternalMetrics) -> 
         """
         with metrics.receiving_report():
             try:
-                receipt = intake.receive(intake.admit(request.headers), await read_signed_body(request))
+                receipt = intake.receive(intake.accept_head(request.headers), await read_signed_body(request))
             except ReportRefused as refused:
                 raise Problem(refused.status, str(refused)) from None
             return json_response(receipt, 202)

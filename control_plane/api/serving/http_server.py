@@ -55,7 +55,7 @@ class HttpServer:
             bound: a bound socket.
         """
         bound.listen(BACKLOG)
-        self._acceptor = TcpAcceptor(bound, self._admit, tls=self._tls, handshake_timeout_s=self._io_timeout_s)
+        self._acceptor = TcpAcceptor(bound, self._accept_from, tls=self._tls, handshake_timeout_s=self._io_timeout_s)
         try:
             await self._server.serve([])
         finally:
@@ -68,7 +68,7 @@ class HttpServer:
             self._acceptor.close()
         self._server.should_exit = True
 
-    def _admit(self, address: str, abort: Callable[[], object]) -> _AcceptedConnection:
+    def _accept_from(self, address: str, abort: Callable[[], object]) -> _AcceptedConnection:
         return _AcceptedConnection(self._connections.open(address, abort), self._make_protocol)
 
     def _make_protocol(self, connection: OpenConnection) -> asyncio.BaseProtocol:

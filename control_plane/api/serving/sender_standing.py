@@ -1,4 +1,4 @@
-"""Authenticates the sender of each request by its head, and begins requests in fair turns.
+"""Authenticates the sender of each request by its head, and begins requests of the senders in turn.
 
 Strangers cannot displace the connection of an authenticated request (`LimitedConnections`). Requests of the fleet's
 processes begin at once, and a flood of requests of one caller or one network delays those of others by a few
@@ -103,7 +103,7 @@ def _address(scope: Scope) -> str:
 
 
 class Turns:
-    """Admits one waiter in each turn of the event loop, of one sender after the other."""
+    """Resumes one waiter in each turn of the event loop, of one sender after the other."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -112,12 +112,12 @@ class Turns:
         """Wait for a turn."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            loop.call_soon(self._admit)
+            loop.call_soon(self._resume_next)
         turn = loop.create_future()
         self._waiting.setdefault(sender, deque()).append(turn)
         await turn
 
-    def _admit(self) -> None:
+    def _resume_next(self) -> None:
         sender, turns = self._waiting.popitem(last=False)
         turn = turns.popleft()
         if not turn.done():
@@ -125,4 +125,4 @@ class Turns:
         if turns:
             self._waiting[sender] = turns
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._admit)
+            asyncio.get_running_loop().call_soon(self._resume_next)

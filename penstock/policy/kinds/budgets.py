@@ -76,7 +76,7 @@ class Budget(PolicyStruct, frozen=True):
 
 
 def unusable_budget(budgets: Iterable[Budget]) -> Conflict | None:
-    """Return the error of budgets of which one admits no request, or two limit the same: only the smaller one would
+    """Return the error of budgets of which one permits no request, or two limit the same: only the smaller one would
     have an effect."""
     seen: set[tuple[BudgetUnit, BudgetScope]] = set()
     for budget in budgets:

@@ -20,8 +20,8 @@ from tests.support.on_uvloop import on_uvloop
 from tests.support.wait import PATIENCE_S, until
 
 
-class Admitted:
-    """A connection that was admitted."""
+class AcceptedClient:
+    """A connection that was accepted."""
 
     def __init__(self, abort: Callable[[], object]) -> None:
         self.abort = abort
@@ -35,22 +35,22 @@ class Admitted:
 
 
 class Accepting:
-    """An acceptor, and the connections that it admitted."""
+    """An acceptor, and the connections that it accepted."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] | None, *, closes_at_once: bool = False) -> None:
-        self.admitted: list[Admitted] = []
+        self.accepted: list[AcceptedClient] = []
         self._writers: list[asyncio.StreamWriter] = []
         self.closes_at_once = closes_at_once
         listening = socket.create_server((LOOPBACK, 0))
         self.port = listening.getsockname()[1]
-        self.acceptor = TcpAcceptor(listening, self._admit, tls=tls, handshake_timeout_s=PATIENCE_S)
+        self.acceptor = TcpAcceptor(listening, self._accept_from, tls=tls, handshake_timeout_s=PATIENCE_S)
 
-    def _admit(self, address: str, abort: Callable[[], object]) -> Admitted | None:
+    def _accept_from(self, address: str, abort: Callable[[], object]) -> AcceptedClient | None:
         assert address == LOOPBACK
-        self.admitted.append(Admitted(abort))
+        self.accepted.append(AcceptedClient(abort))
         if self.closes_at_once:
             asyncio.get_running_loop().call_soon(abort)
-        return self.admitted[-1]
+        return self.accepted[-1]
 
     async def connect(self) -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection(LOOPBACK, self.port)
@@ -83,11 +83,11 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 async def test_a_connection_in_its_handshake_can_be_closed(accepting: Accepting) -> None:
     first, second = await accepting.connect(), await accepting.connect()
-    await until(lambda: len(accepting.admitted) == 2)
-    accepting.admitted[0].abort()
+    await until(lambda: len(accepting.accepted) == 2)
+    accepting.accepted[0].abort()
     assert await closed(first)
-    await until(lambda: accepting.admitted[0].connected is False)
-    assert accepting.admitted[1].connected is None
+    await until(lambda: accepting.accepted[0].connected is False)
+    assert accepting.accepted[1].connected is None
     accepting.acceptor.abort()
     assert await closed(second)
 
@@ -96,9 +96,9 @@ async def test_a_connection_in_its_handshake_can_be_closed(accepting: Accepting)
 async def test_handshakes_can_be_closed_on_uvloop(tls: ServerTls) -> None:
     made = Accepting(tls)
     readers = [await made.connect() for _ in range(3)]
-    await until(lambda: len(made.admitted) == 3)
-    for admitted in made.admitted:
-        admitted.abort()
+    await until(lambda: len(made.accepted) == 3)
+    for accepted in made.accepted:
+        accepted.abort()
     assert all([await closed(reader) for reader in readers])
     made.acceptor.close()
 
@@ -107,7 +107,7 @@ async def test_handshakes_can_be_closed_on_uvloop(tls: ServerTls) -> None:
 async def test_a_connection_that_is_closed_before_it_begins_is_closed(tls: ServerTls, is_plain: bool) -> None:
     made = Accepting(None if is_plain else tls, closes_at_once=True)
     assert await closed(await made.connect())
-    await until(lambda: made.admitted[0].connected is not None)
+    await until(lambda: made.accepted[0].connected is not None)
     made.acceptor.close()
 
 
@@ -120,11 +120,11 @@ async def test_memory_is_released_once_many_handshakes_have_ended(
     monkeypatch.setattr(tcp_acceptor, "release_free_memory", lambda: released.append(1))
     for _ in range(8):
         await accepting.connect()
-    await until(lambda: len(accepting.admitted) == 8)
-    for admitted in accepting.admitted[:5]:
-        admitted.abort()
-    await until(lambda: all(admitted.connected is False for admitted in accepting.admitted[:5]))
+    await until(lambda: len(accepting.accepted) == 8)
+    for accepted in accepting.accepted[:5]:
+        accepted.abort()
+    await until(lambda: all(accepted.connected is False for accepted in accepting.accepted[:5]))
     assert not released
-    for admitted in accepting.admitted[5:]:
-        admitted.abort()
+    for accepted in accepting.accepted[5:]:
+        accepted.abort()
     await until(lambda: released == [1])

@@ -49,7 +49,7 @@ def desk() -> Desk:
 
 
 def send(desk: Desk, body: bytes, headers: Mapping[str, str]) -> ReportReceipt:
-    return desk.intake.receive(desk.intake.admit(headers), body)
+    return desk.intake.receive(desk.intake.accept_head(headers), body)
 
 
 def signed(body: bytes, purpose: Purpose = Purpose.REPORT, sender: Keyring | None = None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from penstock.routing.spill_credits import (
     Grants,
     GroupLoad,
     HeldCredits,
-    fair_part,
+    agent_part,
     grant,
     shared_headroom,
     wanted,
@@ -72,7 +72,7 @@ def test_a_newer_word_of_the_receiver_replaces_the_older() -> None:
 
 @pytest.mark.parametrize(("headroom", "agents", "parts"), [(10, 3, [4, 3, 3]), (2, 3, [1, 1, 0]), (-4, 2, [0, 0])])
 def test_agents_of_a_region_share_its_headroom(headroom: int, agents: int, parts: list[int]) -> None:
-    assert [fair_part(headroom, AgentRank(rank, agents)) for rank in range(agents)] == parts
+    assert [agent_part(headroom, AgentRank(rank, agents)) for rank in range(agents)] == parts
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_origin_requests_credits_for_what_it_cannot_serve(
 
 
 def test_an_agent_of_a_region_without_a_count_of_agents_grants_everything() -> None:
-    assert fair_part(7, AgentRank(0, 0)) == 7
+    assert agent_part(7, AgentRank(0, 0)) == 7
 
 
 ALONE = AgentRank(0, 1)

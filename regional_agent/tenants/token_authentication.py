@@ -42,7 +42,7 @@ def is_token(key: bytes) -> bool:
     return key.startswith(b"eyJ") and key.count(b".") == 2
 
 
-class TokenVerifier:
+class TokenAuthentication:
     """Verifies tokens under one policy."""
 
     def __init__(self, policy: Policy, index: TenantIndex, issuers: IssuerRegistry, clock: Callable[[], float]) -> None:
