@@ -6,7 +6,7 @@ the client has received a byte the request can be sent elsewhere. From then on t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError
@@ -16,11 +16,11 @@ from penstock.health.health_check import MAX_READ_BYTES
 from penstock.http.answer_intake import AnswerIntake, intake_of
 from penstock.http.header_rules import Header
 from penstock.http.response_head import ResponseHead
+from penstock.retries.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, ExchangeState
 from penstock.retries.retry_rules import OF_ENDPOINTS, RetryReason
 from penstock.retries.withheld import NEEDS_BODY, Withheld, WithheldAnswer
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, AttemptOwner
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
@@ -53,6 +53,25 @@ Response = RelayedResponse | ContinuedResponse | TunnelResponse
 """A response that the client has begun to receive."""
 
 
+class AttemptOwner(Protocol):
+    """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
+
+    def on_connected(self) -> None:
+        """The connection is open; the request can be sent."""
+
+    def retry(self, why: RetryReason) -> None:
+        """The attempt has failed, and another one may follow."""
+
+    def end(self, refusal: Refusal) -> None:
+        """The attempt has failed, and no other one may follow."""
+
+    def fail(self, failure: Refusal) -> None:
+        """The response that the client receives has failed."""
+
+    def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
+        """The client has received the end of the response, and may send another request if `keep_alive`."""
+
+
 class AttemptSink(TargetSink):
     """The sink of the attempts of one exchange, one at a time."""
 
@@ -64,6 +83,8 @@ class AttemptSink(TargetSink):
         self._client = client
         self._context = context
         self._target = target
+        self.state = ExchangeState()
+        """The state of the exchange, which shares it."""
         self._head: ResponseHead | None = None
         self._intake: AnswerIntake | None = None
         """Reads the response of the current attempt; None if the response is not read."""
@@ -148,7 +169,7 @@ class AttemptSink(TargetSink):
         may_be_read = head.is_plain and not shows_usage
         reason = None if may_be_read else rejection_of(proxy, context, self.current, usage, head)
         if reason is not None and owner is not None:
-            owner.enter(REJECTED)
+            self.state.enter(REJECTED)
             self._rejected_because, self._target.waits_since = reason, proxy.clock()
             if head.status < 400:
                 # The response may have no end.
@@ -234,7 +255,7 @@ class AttemptSink(TargetSink):
             return
         if not self._is_begun and isinstance(error, Stale) and self._target.may_reconnect():
             self._proxy.metrics.retried(RetryReason.STALE_CONNECTION)
-            owner.enter(CONNECTING)
+            self.state.enter(CONNECTING)
             self._target.reconnect(attempt, self)
         elif isinstance(error, ConnectFailed):
             attempt.unreachable(self._context, broke=False)
@@ -265,7 +286,7 @@ class AttemptSink(TargetSink):
         upstream, owner = self._target.upstream, self.owner
         assert upstream is not None
         assert owner is not None
-        owner.enter(TUNNEL)
+        self.state.enter(TUNNEL)
         response = TunnelResponse(self._proxy, self._client, self._context, self.current, upstream, self._on_tunnel_end)
         self._is_begun, self.response = True, response
         response.accept(headers)
@@ -398,7 +419,7 @@ class AttemptSink(TargetSink):
         attempt, head, target, context, owner = self.current, self._head, self._target, self._context, self.owner
         if head is None or owner is None:
             return
-        owner.enter(STREAMING)
+        self.state.enter(STREAMING)
         self._is_begun = True
         target.waits_since = now = self._proxy.clock()
         if context.trace is not None:

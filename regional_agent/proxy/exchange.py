@@ -12,11 +12,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.continuation.stream_usage import StreamUsage, opted_in
-from penstock.retries.retry_rules import RETRY_RULES, RetryReason
-from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.client_connection import ClientConnection
-from regional_agent.proxy.attempt_sink import AttemptSink
-from regional_agent.proxy.exchange_state import (
+from penstock.retries.exchange_state import (
     AWAITING,
     BEGUN,
     CONNECTING,
@@ -26,10 +22,11 @@ from regional_agent.proxy.exchange_state import (
     SELECTING,
     STREAMING,
     TUNNEL,
-    AttemptOwner,
-    InvalidTransition,
-    State,
 )
+from penstock.retries.retry_rules import RETRY_RULES, RetryReason
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink
 from regional_agent.proxy.no_target import reads_while_queued, wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
@@ -61,26 +58,20 @@ class Exchange(AttemptOwner):
     def __init__(self, proxy: Proxy, client: ClientConnection, context: RequestContext) -> None:
         self._proxy = proxy
         self._client = client
-        self._state = SELECTING
         self._queue_entry: QueueEntry | None = None
         self._target = TargetConnection(proxy, client, context)
         self._sink = AttemptSink(proxy, client, context, self._target)
         self._sink.owner = self
+        self._state = self._sink.state
         self.context = context
         self.slot: set[ActiveExchange] = set()
         """The set of the timer wheel that contains the exchange."""
-
-    def enter(self, state: State) -> None:
-        """Change the state; raises InvalidTransition for a transition that the table lacks."""
-        if state not in self._state.successors:
-            raise InvalidTransition(f"{self._state} -> {state}")
-        self._state = state
 
     # selecting a target
 
     def select(self, now: float) -> None:
         """Select the next target and send the request there, or queue it; a refusal ends the exchange. `now` in s."""
-        self.enter(SELECTING)
+        self._state.enter(SELECTING)
         proxy, context, sink = self._proxy, self.context, self._sink
         trace = context.trace
         if trace is not None:
@@ -99,7 +90,7 @@ class Exchange(AttemptOwner):
         elif isinstance(target, Refusal):
             self._refuse(target)
         else:
-            self.enter(QUEUED)
+            self._state.enter(QUEUED)
             if trace is not None:
                 trace.note(_QUEUE, proxy.clock())
             self._queue_entry = target
@@ -109,11 +100,11 @@ class Exchange(AttemptOwner):
     def _on_turn(self, target: Attempt | Refusal) -> None:
         """Process the target or the refusal that the admission queue returned."""
         now = self._proxy.clock()
-        if self._state is not QUEUED:
+        if self._state.now is not QUEUED:
             if not isinstance(target, Refusal):
                 target.settle(now)
             return
-        self.enter(SELECTING)
+        self._state.enter(SELECTING)
         if self._queue_entry is not None:
             self.context.queued_s += now - self._queue_entry.since
         self._queue_entry = None
@@ -127,7 +118,7 @@ class Exchange(AttemptOwner):
     # one attempt
 
     def _go_to(self, attempt: Attempt, now: float) -> None:
-        self.enter(AWAITING)
+        self._state.enter(AWAITING)
         proxy, sink = self._proxy, self._sink
         sink.attempt, usage = attempt, sink.usage
         may_ask = proxy.usage_requests.may_ask(self.context.model, now, attempt.endpoint_name)
@@ -138,14 +129,14 @@ class Exchange(AttemptOwner):
             now = proxy.clock()
             trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
         if not self._target.send(attempt, sink, now):
-            self.enter(CONNECTING)
+            self._state.enter(CONNECTING)
             self._target.connect(attempt, sink)
         elif self.context.is_batch:
             self._may_yield(attempt)
 
     def on_connected(self) -> None:
         """Send the request over the new connection."""
-        self.enter(AWAITING)
+        self._state.enter(AWAITING)
         attempt = self._sink.current
         self._target.send(attempt, self._sink, self._proxy.clock())
         if self.context.is_batch:
@@ -184,24 +175,24 @@ class Exchange(AttemptOwner):
     @property
     def may_be_preempted(self) -> bool:
         """Whether no byte of the response has arrived, and the request can be sent again."""
-        return self._state is AWAITING and may_send_again(self.context)
+        return self._state.now is AWAITING and may_send_again(self.context)
 
     def wait_again(self, why: RetryReason) -> None:
         """Leave the slot to another request, which takes it first, and select a target again."""
         self._leave_target(why.value)
         self._proxy.metrics.retried(why)
-        self.enter(SELECTING)
+        self._state.enter(SELECTING)
         asyncio.get_running_loop().call_soon(self._select_again)
 
     def _select_again(self) -> None:
-        if self._state is SELECTING:
+        if self._state.now is SELECTING:
             self.select(self._proxy.clock())
 
     # ends that the agent decides
 
     def check(self, now: float) -> float:
         """Enforce the deadline and the engine timeouts; returns when to check again (s)."""
-        state = self._state
+        state = self._state.now
         if state is not TUNNEL and now > self.context.deadline_at:
             self._pass_deadline()
         elif state is AWAITING:
@@ -227,14 +218,14 @@ class Exchange(AttemptOwner):
     def shut_down(self) -> None:
         """End the exchange because the agent stops."""
         reason, detail = Reason.SHUTTING_DOWN, "the agent stops"
-        if self._state is AWAITING and not self.context.is_repeatable:
+        if self._state.now is AWAITING and not self.context.is_repeatable:
             reason, detail = Reason.ENGINE_TIMEOUT, "the agent stops, and the engine may have begun"
         self.end(Refusal(reason, detail, retry_after_s=MIN_RETRY_S), Outcome.SHUTDOWN)
 
     def reauthorize(self) -> Refusal | None:
         """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
         attempt = self._sink.attempt
-        if self._state is DONE:
+        if self._state.now is DONE:
             return None
         region = attempt.region if attempt is not None else ""
         refusal = self._proxy.router.reauthorization.reauthorize(self.context, region)
@@ -244,9 +235,9 @@ class Exchange(AttemptOwner):
 
     def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         """Refuse the request, or cut its response; `outcome` of a refusal, None to derive it from the reason."""
-        if self._state in BEGUN:
+        if self._state.now in BEGUN:
             self._cut(refusal)
-        elif self._state is not DONE:
+        elif self._state.now is not DONE:
             self._target.drop()
             self._refuse(refusal, outcome)
 
@@ -254,8 +245,8 @@ class Exchange(AttemptOwner):
 
     def on_client_gone(self) -> None:
         """The client disconnected: cancel the request upstream."""
-        if self._state is not DONE:
-            response = self._sink.response if self._state in BEGUN else None
+        if self._state.now is not DONE:
+            response = self._sink.response if self._state.now in BEGUN else None
             outcome = Outcome.CLIENT_LEFT if response is None else response.outcome_without_client()
             self._target.drop()
             self._settle(outcome)
@@ -264,7 +255,7 @@ class Exchange(AttemptOwner):
         """Apply the client's back-pressure to the engine."""
         self._sink.client_stalled = not writable
         # Before the response, the back-pressure belongs to an earlier response of the same connection.
-        if self._state is not AWAITING:
+        if self._state.now is not AWAITING:
             self._sink.client_was_slow = self._sink.client_was_slow or not writable
             self._target.set_reading(writable)
 
@@ -279,7 +270,7 @@ class Exchange(AttemptOwner):
     def on_request_refused(self, refusal: Refusal) -> None:
         """Refuse the request, unless its response has begun."""
         self._target.drop()
-        if self._state is STREAMING:
+        if self._state.now is STREAMING:
             self._settle(Outcome.CLIENT_ERROR)
             self._client.abort()
         else:
@@ -287,8 +278,8 @@ class Exchange(AttemptOwner):
 
     def drop_body(self) -> bool:
         """Drop the kept body if it has been sent; the request cannot be sent again. False if the body is needed."""
-        response = self._sink.response if self._state is STREAMING else None
-        if self._state is not AWAITING and (response is None or not response.drop_body()):
+        response = self._sink.response if self._state.now is STREAMING else None
+        if self._state.now is not AWAITING and (response is None or not response.drop_body()):
             return False
         self._client.listener.bodies.drop(self.context.request)
         return True
@@ -344,10 +335,10 @@ class Exchange(AttemptOwner):
             status: the status of a refusal.
             sent_bytes: the size (bytes) of the body of a refusal.
         """
-        state = self._state
+        state = self._state.now
         if state is DONE:
             return
-        self.enter(DONE)
+        self._state.enter(DONE)
         proxy, context, sink = self._proxy, self.context, self._sink
         sink.owner = None
         self.slot.discard(self)

@@ -216,7 +216,7 @@ async def test_a_forwarded_stream_is_continued_when_the_agent_of_its_region_stop
         asking = asyncio.create_task(chat(agent))
         await until(lambda: server.held() == 1 and bool(madrid.requests))
         exchanges = list(server.proxy.active)
-        await until(lambda: all(exchange._state.name == "streaming" for exchange in exchanges))  # type: ignore[attr-defined]
+        await until(lambda: all(exchange._state.now.name == "streaming" for exchange in exchanges))  # type: ignore[attr-defined]
         # As the withdrawal of the agent's registration does, if it is the last agent of its region.
         agent.peers.addresses.clear()
         assert await stop(server) == 1

@@ -1,12 +1,8 @@
-"""The states of an exchange, the transitions between them as a table, and what its attempts report."""
+"""The states of an exchange, one proxied request, and the transitions between them as a table."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
-
-from penstock.accounts.outcome_rules import Outcome
-from penstock.retries.retry_rules import RetryReason
-from penstock.routing.reasons import Refusal
+from typing import Final
 
 
 class State:
@@ -62,23 +58,14 @@ class InvalidTransition(Exception):
     """Raised for a transition that TRANSITIONS does not contain, which is a defect."""
 
 
-class AttemptOwner(Protocol):
-    """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
+class ExchangeState:
+    """The state of one exchange, which the exchange and the receiver of its responses share."""
+
+    def __init__(self) -> None:
+        self.now: State = SELECTING
 
     def enter(self, state: State) -> None:
-        """Change the state of the exchange."""
-
-    def on_connected(self) -> None:
-        """The connection is open; the request can be sent."""
-
-    def retry(self, why: RetryReason) -> None:
-        """The attempt has failed, and another one may follow."""
-
-    def end(self, refusal: Refusal) -> None:
-        """The attempt has failed, and no other one may follow."""
-
-    def fail(self, failure: Refusal) -> None:
-        """The response that the client receives has failed."""
-
-    def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
-        """The client has received the end of the response, and may send another request if `keep_alive`."""
+        """Change the state; raises InvalidTransition for a transition that the table lacks."""
+        if state not in self.now.successors:
+            raise InvalidTransition(f"{self.now} -> {state}")
+        self.now = state

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
-from regional_agent.proxy.exchange import Exchange
-from regional_agent.proxy.exchange_state import (
+from penstock.retries.exchange_state import (
     DONE,
     SELECTING,
     STREAMING,
     TRANSITIONS,
     TUNNEL,
+    ExchangeState,
     InvalidTransition,
     State,
 )
 
 
-def in_state(state: State) -> Exchange:
-    nothing = cast(Any, None)
-    exchange = Exchange(nothing, nothing, cast(Any, SimpleNamespace(request=nothing)))
-    exchange._state = state
+def in_state(state: State) -> ExchangeState:
+    exchange = ExchangeState()
+    exchange.now = state
     return exchange
 
 
@@ -51,8 +47,8 @@ def test_a_transition_that_the_table_lacks_is_an_error(state: State) -> None:
         exchange = in_state(state)
         if to in TRANSITIONS[state]:
             exchange.enter(to)
-            assert exchange._state is to
+            assert exchange.now is to
         else:
             with pytest.raises(InvalidTransition, match=f"{state} -> {to}"):
                 exchange.enter(to)
-            assert exchange._state is state
+            assert exchange.now is state
