@@ -9,7 +9,7 @@ import msgspec
 from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE
 from penstock.tenancy.budget_meter import BudgetMeter
-from penstock.tenancy.sender_budgets import SenderBudgets
+from penstock.tenancy.budget_reservations import SenderBudgets
 
 _WORDS: Final = {
     BudgetUnit.REQUESTS: "requests per minute",

@@ -27,7 +27,7 @@ from penstock.policy.policy import Policy
 from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.key_revocations import KeyRevocations
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.result_cache.purge_follower import PurgeFollower
 from regional_agent.tenants.issuer_registry import IssuerRegistry
 from regional_agent.tenants.tenant_registry import TenantRegistry

@@ -18,7 +18,7 @@ from adapters.store.config_store import ConfigStore
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet, without_keys
 from regional_agent.config.followed_values import FollowedValues
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 
 MAX_EPOCH = 2**53 - 1
 """Maximum epoch. Redis scripts and JSON readers represent larger integers inexactly."""

@@ -19,7 +19,7 @@ from adapters.store.config_store import Changed, ConfigStore
 from adapters.store.informer import Informer
 from penstock.planning.plan import RegionPlan
 from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 
 SAVE_EVERY_S = 10.0
 """Minimum time (s) between two writes to disk: plans arrive each second, and an older one is good enough to start."""

@@ -39,7 +39,7 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.outlier_settings import OutlierDetection as OutlierDetection
 from regional_agent.endpoints.reported_models import NO_FACTS, ReportedModels
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
-from regional_agent.routing.engine_request import RequestRewrite
+from regional_agent.routing.request_rewrite import RequestRewrite
 
 FULL: Final = 1.0
 """Utilisation (0-1) that is assumed for an engine that rejects requests."""

@@ -20,7 +20,7 @@ from adapters.tls_contexts import ClientTls
 from penstock.http.header_rules import Header
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION
-from regional_agent.routing.engine_request import RequestRewrite
+from regional_agent.routing.request_rewrite import RequestRewrite
 from regional_agent.upstream.upstream_pool import ServerTrust
 
 MAX_SECRET_BYTES: Final = 8192

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
 FILE = "registered"

@@ -22,7 +22,7 @@ from penstock.http.header_rules import (
 if TYPE_CHECKING:
     from penstock.routes.route import Route
     from penstock.routes.route_reader import RouteReader
-    from penstock.tenancy.sender_budgets import BudgetReservation
+    from penstock.tenancy.budget_reservations import BudgetReservation
 
 
 class _StatusLines(dict[int, bytes]):

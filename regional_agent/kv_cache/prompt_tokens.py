@@ -18,7 +18,7 @@ from penstock.pools.placement import WorkEstimate
 from penstock.routing.affinity import BLOCK_BYTES
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.messages import Request
-from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.routing.request_rewrite import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

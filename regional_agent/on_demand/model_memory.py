@@ -1,4 +1,4 @@
-"""The memories of the region's endpoints, and the room in them, by the rules of `penstock.on_demand.memory_room`."""
+"""The memories of the region's endpoints, and the room in them, by the rules of `penstock.on_demand.model_eviction`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from penstock.admission.region_queues import RegionQueues
-from penstock.on_demand.memory_room import IN_USE, HeldModel, Room, find_room
+from penstock.on_demand.model_eviction import IN_USE, HeldModel, Room, find_room
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.policy import BYTES_PER_GB

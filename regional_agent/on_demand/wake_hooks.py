@@ -18,7 +18,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.on_demand.engine_calls import EngineCall, sleep_calls, wake_calls
 from regional_agent.on_demand.wake_claims import WakeClaims
-from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.routing.request_rewrite import NO_REWRITE
 from regional_agent.shared_load.redis_script import RegionRedis
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch

@@ -24,7 +24,7 @@ from penstock.wire.identity import BadIdentity, decode_certificate
 from penstock.wire.peer_keys import Keyring
 from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.upstream.address import Address
 
 MAX_AGENTS_PER_REGION = 8

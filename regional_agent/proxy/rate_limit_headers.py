@@ -16,8 +16,8 @@ from typing import Final
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.routes.route import ErrorFormat
 from penstock.tenancy.budget_meter import BudgetMeter
+from penstock.tenancy.budget_reservations import SenderBudgets
 from penstock.tenancy.exceeded_budget import BudgetState
-from penstock.tenancy.sender_budgets import SenderBudgets
 
 _Names = dict[BudgetUnit, tuple[bytes, bytes, bytes]]
 

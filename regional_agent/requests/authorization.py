@@ -22,8 +22,8 @@ from penstock.policy.residency import Mask, RequestFacts
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.decision import mask_at_origin, may_be_by_change, same_residency
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 from penstock.tenancy.permissions import Patterns, permits_model, permits_name
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 from penstock.wire.route_context import RouteContext
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request

@@ -32,8 +32,8 @@ from penstock.routes.classify import RequestFields
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.budget_reservations import BudgetReservation
 from penstock.tenancy.permissions import permits_name
-from penstock.tenancy.sender_budgets import BudgetReservation
 from penstock.wire import trace_context
 from regional_agent.http.messages import Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects

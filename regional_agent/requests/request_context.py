@@ -25,7 +25,7 @@ from penstock.wire.route_context import RouteContext
 from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:
-    from penstock.tenancy.sender_budgets import BudgetReservation
+    from penstock.tenancy.budget_reservations import BudgetReservation
     from regional_agent.endpoints.endpoint_pool import EndpointSubset
     from regional_agent.http.messages import Request
     from regional_agent.ledger.held_files import HeldRecords

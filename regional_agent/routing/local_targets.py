@@ -22,8 +22,8 @@ from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.requests.request_context import RequestContext, cost_fields_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt, LocalServices
-from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.routing.request_rewrite import can_rename
 from regional_agent.telemetry.label_values import RequestKind
 
 _NOT_FOUND: Final = Reason.NOT_FOUND

@@ -19,7 +19,7 @@ from adapters.store.config_store import ConfigStore
 from penstock.policy.kinds.issuers import Issuer
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, UsableKeys, other_name, usable_keys
 from regional_agent.config.followed_values import FollowedValues
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
 
 ANSWER_S = 3.0

@@ -8,8 +8,8 @@ from penstock.accounts.account import SWITCHING_PROTOCOLS, Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.cost.gpu_time import gpu_time_s, gpus_of
 from penstock.tenancy.amounts import Amounts
+from penstock.tenancy.budget_reservations import BudgetReservation
 from penstock.tenancy.request_amounts import used_amounts
-from penstock.tenancy.sender_budgets import BudgetReservation
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.tenants.tenant_budgets import TenantBudgets

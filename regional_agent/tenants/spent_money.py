@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 SAVE_S: Final = 2.0

@@ -27,10 +27,10 @@ from penstock.tenancy.budget_lease import (
 )
 from penstock.tenancy.budget_limits import reported_tier
 from penstock.tenancy.budget_meter import LEASE_WAIT_S, BudgetMeter
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 from penstock.tenancy.exceeded_budget import exceeded
 from penstock.tenancy.refusals import RefusalLog
 from penstock.tenancy.request_amounts import estimated_amounts
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 MAX_SENDERS: Final = 65_536
 """Maximum number of senders (a tenant, and one of its keys) whose budgets are cached; the oldest is evicted first."""

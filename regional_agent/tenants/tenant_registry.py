@@ -16,7 +16,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore
 from penstock.tenancy.tenant_record import SHARDS, TenantShard
 from regional_agent.config.followed_values import FollowedValues
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
 
 DIRECTORY: Final = "tenants"

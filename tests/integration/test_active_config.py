@@ -22,7 +22,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
 from regional_agent.config.active_config import ActiveConfig, InForce
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
 from tests.support.wait import until
 

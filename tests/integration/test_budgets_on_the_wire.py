@@ -22,7 +22,7 @@ from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.budget_meter import MAX_WAIT_S, BudgetMeter
-from penstock.tenancy.sender_budgets import FIRST_TOKENS
+from penstock.tenancy.budget_reservations import FIRST_TOKENS
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent

@@ -17,7 +17,7 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyRule
-from penstock.tenancy.sender_budgets import FIRST_TOKENS
+from penstock.tenancy.budget_reservations import FIRST_TOKENS
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.websocket.websocket_frames import BINARY, CLOSE, GOING_AWAY, PROTOCOL_ERROR, TEXT

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.on_demand.last_copy import CopyView, may_be_last
-from penstock.on_demand.memory_room import IN_USE, HeldModel, find_room
+from penstock.on_demand.model_eviction import IN_USE, HeldModel, find_room
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, missing
 from penstock.on_demand.wake_history import StepWakes
 from penstock.planning.plan import VersionShare

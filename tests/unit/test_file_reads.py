@@ -32,7 +32,7 @@ ALLOWED = {
     "control_plane/cli/contexts.py": "a new file of tempfile",
     "control_plane/cli/main.py": "/dev/null in place of a closed standard output",
     "control_plane/quickstart/invitation.py": "new files, and an archive in memory",
-    "regional_agent/config/state_file.py": "a new file",
+    "regional_agent/config/last_known_good.py": "a new file",
     "regional_agent/ledger/spool_file.py": "a new file, and /proc",
     "regional_agent/telemetry/access_log.py": "the log, without blocking on a FIFO",
 }

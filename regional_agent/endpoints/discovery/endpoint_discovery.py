@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.endpoints.discovery.discovered_server import DiscoveredServer
 from regional_agent.endpoints.discovery.dns_discovery import DnsEntry, DnsResolver, Resolve
 from regional_agent.endpoints.discovery.kubernetes_discovery import KubernetesWatch

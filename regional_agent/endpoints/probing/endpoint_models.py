@@ -20,7 +20,7 @@ from penstock.routes.classify import MAX_MODEL
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_models
-from regional_agent.routing.engine_request import RequestRewrite
+from regional_agent.routing.request_rewrite import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError

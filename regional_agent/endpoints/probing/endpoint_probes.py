@@ -21,7 +21,7 @@ from regional_agent.endpoints.probing.endpoint_models import (
     fetch_loaded_models,
     without_asleep,
 )
-from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.routing.request_rewrite import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError

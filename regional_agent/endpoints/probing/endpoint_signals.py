@@ -10,7 +10,7 @@ from penstock.health.engines.engine_kinds import ENGINES
 from penstock.health.engines.engine_signals import InvalidSignals, read_metrics
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.routing.request_rewrite import NO_REWRITE
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool

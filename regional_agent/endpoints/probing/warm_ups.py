@@ -14,7 +14,7 @@ from penstock.health.warm_up_weight import STILL_WARM_S
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.routing.engine_request import NO_REWRITE
+from regional_agent.routing.request_rewrite import NO_REWRITE
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError

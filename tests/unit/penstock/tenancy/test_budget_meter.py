@@ -17,7 +17,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
 from penstock.tenancy.budget_meter import BudgetMeter
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 
 DEMAND_S, EXCHANGE_S, FIRST_LEASE_S, KNOWN_S, LEASE_WAIT_S, PAUSE_S = 2.0, 1.0, 1.0, 0.2, 0.5, 2.0
 """As documented, and not imported: a test fails if a tuned constant changes."""

@@ -18,7 +18,7 @@ from penstock.tenancy.agent_leases import AgentLeases
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
 from penstock.tenancy.budget_meter import BudgetMeter
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 from tests.support.budget_fleet import BudgetFleet
 
 REGIONS: Final = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}

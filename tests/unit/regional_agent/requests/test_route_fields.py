@@ -20,7 +20,7 @@ from regional_agent.requests.body_checks import MAX_UNCOMPRESSED_BYTES
 from regional_agent.requests.model_name import can_start_early, reads_whole, replace_model, request_fields
 from regional_agent.requests.request_context import work_estimate_of
 from regional_agent.requests.route_fields import object_in
-from regional_agent.routing.engine_request import RequestRewrite, can_rename
+from regional_agent.routing.request_rewrite import RequestRewrite, can_rename
 from tests.support.codings import gzipped
 
 PATH, JSON, FORM, HEADER, QUERY, FIXED = ModelSource

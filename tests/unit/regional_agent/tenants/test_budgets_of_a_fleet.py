@@ -19,7 +19,7 @@ from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import BudgetKey
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from tests.support.budget_fleet import BudgetFleet
 

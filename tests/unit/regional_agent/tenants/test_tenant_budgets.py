@@ -22,10 +22,10 @@ from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.reasons import Refusal
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
-from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+from penstock.tenancy.budget_reservations import BudgetReservation, SenderBudgets
 from penstock.tenancy.without_leader import full_rate
 from regional_agent.background_tasks import cancel
-from regional_agent.config.state_file import MAX_FILE_BYTES, StateFile
+from regional_agent.config.last_known_good import MAX_FILE_BYTES, StateFile
 from regional_agent.tenants import tenant_budgets
 from regional_agent.tenants.budget_metrics import BudgetMetrics
 from regional_agent.tenants.spent_money import MAX_COUNTERS, SpentCounters, SpentMoney

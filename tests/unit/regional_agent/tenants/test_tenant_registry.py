@@ -14,7 +14,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Delete, Put
 from lab.memory_store import MemoryStore
 from penstock.tenancy.tenant_record import TenantRecord, TenantShard, shard_of
-from regional_agent.config.state_file import StateFile
+from regional_agent.config.last_known_good import StateFile
 from regional_agent.tenants.tenant_registry import TenantRegistry
 from tests.support.created_tenants import created
 from tests.support.wait import until

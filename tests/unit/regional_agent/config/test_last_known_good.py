@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from regional_agent.config.state_file import MAX_FILE_BYTES, StateFile
+from regional_agent.config.last_known_good import MAX_FILE_BYTES, StateFile
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.on_demand.last_copy import scopes_of
-from penstock.on_demand.memory_room import IN_USE, HeldModel, find_room
+from penstock.on_demand.model_eviction import IN_USE, HeldModel, find_room
 from tests.support.planet import policy
 
 GB = 1e9

@@ -13,7 +13,7 @@ from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.requests.model_name import request_fields
-from regional_agent.routing.engine_request import RequestRewrite, can_rename
+from regional_agent.routing.request_rewrite import RequestRewrite, can_rename
 
 OPENAI = {route.path.encode(): route for route in OPENAI_ROUTES}
 CHAT = b"/v1/chat/completions"
