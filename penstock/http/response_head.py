@@ -30,6 +30,8 @@ on."""
 
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 
+_FRAMED: Final = frozenset({b"content-length", b"content-encoding"})
+
 _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
 """With any of these headers, Content-Length alone does not determine the end of the response."""
 
@@ -58,6 +60,16 @@ class ResponseHead:
     def is_event_stream(self) -> bool:
         """Whether the body is an uncompressed stream of server-sent events, to which an event can be appended."""
         return b"content-encoding" not in self.by_name and self._has_events()
+
+    @property
+    def is_appendable(self) -> bool:
+        """Whether the body of another response can be appended to what has arrived of this one."""
+        return self.status == 200 and _FRAMED.isdisjoint(self.by_name)
+
+    @property
+    def is_continuable(self) -> bool:
+        """Whether the response is an event stream that another target can continue."""
+        return self.is_appendable and self.is_event_stream
 
     @property
     def is_encoded_stream(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.content_decoder import beginning_of, coding_of
+from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.continuation.stream_usage import StreamUsage
 from penstock.health.health_check import MAX_READ_BYTES
 from penstock.http.answer_intake import AnswerIntake, intake_of
@@ -22,13 +23,11 @@ from penstock.retries.withheld import NEEDS_BODY, Withheld, WithheldAnswer
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.client_response import ClientResponse
-from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
+from regional_agent.proxy.responses.continued_response import ContinuedResponse, response_to
 from regional_agent.proxy.responses.relayed_response import (
     ENDED_WITHIN_ANSWER,
     RelayedResponse,
     broke_off,
-    is_appendable,
 )
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import after_error, after_withheld, rejection_of, while_awaiting
@@ -92,8 +91,8 @@ class AttemptSink(TargetSink):
         """Whether the response of the current attempt is for the client."""
         self._rejected_because: Reason | Withheld | None = None
         """Why the response is not for the client; None if it may be."""
-        self._writer: ClientResponse | None = None
-        """Writes the response to the client; None before its first byte, and for a tunnel."""
+        self._continuable: ContinuableRequest | None = None
+        """The request, if another target can continue the response of the current attempt."""
         self._rejection = b""
         """The body of the rejection, if it is needed; at most a read more than MAX_READ_BYTES."""
         self.engine_error: tuple[int, list[bytes], bytes] | None = None
@@ -157,13 +156,15 @@ class AttemptSink(TargetSink):
             if end is not None:
                 self.owner.fail(end)
                 return
-        writer = self._writer
-        if self._is_begun and writer is not None and writer.flush() and self.client_stalled:
+        response = self.response
+        if response is None or not self._is_begun or isinstance(response, TunnelResponse):
+            return
+        if response.writer.flush() and self.client_stalled:
             target.set_reading(False)
 
     def _on_head(self, head: ResponseHead) -> None:
         """Hold the head, and detect a rejection."""
-        self._head, self._intake = head, None
+        self._head, self._intake, self._continuable = head, None, None
         proxy, context, usage, owner = self._proxy, self._context, self.usage, self.owner
         shows_usage = usage is not None and usage.is_hidden and head.is_encoded_stream
         may_be_read = head.is_plain and not shows_usage
@@ -176,9 +177,11 @@ class AttemptSink(TargetSink):
                 self._target.drop()
                 self._after_rejection()
         elif self.response is None or not self.response.has_begun:
+            if usage is not None and usage.continuable is not None and head.is_continuable:
+                self._continuable = usage.continuable
             if self.response is not None:
                 self._target.waits_since = proxy.clock()
-            hides_usage = usage is not None and (usage.is_hidden or (usage.is_unwanted and not is_continuable(head)))
+            hides_usage = usage is not None and (usage.is_hidden or (usage.is_unwanted and self._continuable is None))
             formats, route = proxy.answer_formats, context.request.route
             self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
 
@@ -330,14 +333,16 @@ class AttemptSink(TargetSink):
 
         Comments commit the response to no target: the answer of another one can follow.
         """
-        head, parser = self._head, intake.parser
+        proxy, context, head, parser = self._proxy, self._context, self._head, intake.parser
         if parser.error is not None or parser.is_beginning:
             self._begin(intake.take_held())
             return True
-        if head is not None and parser.between_records and is_appendable(head):
+        if head is not None and parser.between_records and head.is_appendable:
             response = self.response
             if response is None:
-                response = self.response = self._new_response(self.current, now)
+                response = self.response = response_to(
+                    proxy, self._client, context, self.current, self._continuable, now
+                )
             if not isinstance(response, TunnelResponse):
                 response.keep_open(head, self.current, intake.take_held())
         return False
@@ -416,12 +421,13 @@ class AttemptSink(TargetSink):
 
     def _begin(self, chunk: bytes) -> None:
         """Begin or continue the client's response; `chunk` is the first part of the body, empty without one."""
-        attempt, head, target, context, owner = self.current, self._head, self._target, self._context, self.owner
+        attempt, head, target, owner = self.current, self._head, self._target, self.owner
+        proxy, context = self._proxy, self._context
         if head is None or owner is None:
             return
         self.state.enter(STREAMING)
         self._is_begun = True
-        target.waits_since = now = self._proxy.clock()
+        target.waits_since = now = proxy.clock()
         if context.trace is not None:
             context.trace.note(_STREAM, now)
         attempt.progressed(now)
@@ -433,18 +439,9 @@ class AttemptSink(TargetSink):
         usage, response = self.usage, self.response
         if usage is not None and usage.refused_by is not None and head.status < 300:
             # The engine responds only to a request without the flag.
-            self._proxy.usage_requests.refused(context.model, usage.refused_by, now)
+            proxy.usage_requests.refused(context.model, usage.refused_by, now)
         if response is None:
-            response = self.response = self._new_response(attempt, now)
+            response = self.response = response_to(proxy, self._client, context, attempt, self._continuable, now)
         failure = response.begin(head, attempt, target.upstream, chunk, self._intake)
         if failure is not None:
             owner.fail(failure)
-
-    def _new_response(self, attempt: Attempt, now: float) -> RelayedResponse | ContinuedResponse:
-        proxy, context, usage, head = self._proxy, self._context, self.usage, self._head
-        assert head is not None
-        writer = self._writer = ClientResponse(self._client, context.request)
-        relayed = RelayedResponse(proxy, context, attempt, writer, now)
-        if usage is not None and usage.continuable is not None and is_continuable(head):
-            return ContinuedResponse(proxy, context, relayed, usage.continuable)
-        return relayed

@@ -22,12 +22,13 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.retries.retry_rules import MAX_ATTEMPTS
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.relayed_response import (
     ENDED_WITHIN_ANSWER,
     RelayedResponse,
     broke_off,
-    is_appendable,
     outcome_of_answer,
 )
 from regional_agent.requests.request_context import RequestContext
@@ -46,11 +47,6 @@ _OF_LOSS: Final = frozenset({_ENGINE_FAILED.value, _STOPPED})
 """Reasons by which a serving region reports that an endpoint or an agent of it is gone."""
 _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
 """Reasons that report only that no target continues the answer: the client receives the failure of the stream."""
-
-
-def is_continuable(head: ResponseHead) -> bool:
-    """Whether a response is an event stream that another target can continue."""
-    return is_appendable(head) and head.is_event_stream
 
 
 class ContinuedResponse:
@@ -95,6 +91,11 @@ class ContinuedResponse:
     def keep_open(self, head: ResponseHead, attempt: Attempt, comments: bytes) -> None:
         """Send comments of a target; see `RelayedResponse.keep_open`."""
         self._relayed.keep_open(head, attempt, comments)
+
+    @property
+    def writer(self) -> ClientResponse:
+        """What writes the response to the client."""
+        return self._relayed.writer
 
     @property
     def has_begun(self) -> bool:
@@ -348,3 +349,16 @@ class ContinuedResponse:
         # The last report may be that of a stream that failed, and not of the streams after it.
         is_final = is_final and usage is not None and usage.answer_tokens >= generated
         account.use_tokens(self._context.estimate, usage, generated, is_final=is_final)
+
+
+def response_to(
+    proxy: Proxy,
+    client: ClientConnection,
+    context: RequestContext,
+    attempt: Attempt,
+    asked: ContinuableRequest | None,
+    now: float,
+) -> RelayedResponse | ContinuedResponse:
+    """Return the response that begins with that of `attempt` at `now` (s); other targets can continue it if `asked`."""
+    relayed = RelayedResponse(proxy, client, context, attempt, now)
+    return relayed if asked is None else ContinuedResponse(proxy, context, relayed, asked)

@@ -16,6 +16,7 @@ from penstock.answers.answer_errors import AnswerError
 from penstock.http.answer_intake import AnswerIntake
 from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
@@ -38,16 +39,9 @@ COMMENT_CHECK_INTERVAL_S: Final = 0.5
 
 ENDED_WITHIN_ANSWER: Final = "the connection closed within the answer"
 
-_FRAMED: Final = frozenset({b"content-length", b"content-encoding"})
-
 _OK: Final = Outcome.OK
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
-
-
-def is_appendable(head: ResponseHead) -> bool:
-    """Whether the body of another response can be appended to what has arrived of a response."""
-    return head.status == 200 and _FRAMED.isdisjoint(head.by_name)
 
 
 def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, *, is_cut: bool) -> Outcome:
@@ -74,16 +68,15 @@ def broke_off(attempt: Attempt, why: str) -> Refusal:
 class RelayedResponse:
     """The response of one target, forwarded as it arrives."""
 
+    writer: ClientResponse
+    """Set with the head, which the first call adds."""
+
     def __init__(
-        self,
-        proxy: Proxy,
-        context: RequestContext,
-        attempt: Attempt,
-        writer: ClientResponse,
-        now: float,
+        self, proxy: Proxy, client: ClientConnection, context: RequestContext, attempt: Attempt, now: float
     ) -> None:
         """Forward the response of `attempt` from `now` (s) on."""
         self._proxy = proxy
+        self._client = client
         self._context = context
         self._intake: AnswerIntake | None = None
         """Reads the response; None if it is not read, and while only comments have arrived."""
@@ -111,7 +104,6 @@ class RelayedResponse:
         """The attempt whose response is forwarded."""
         self.first_byte_at: float | None = None
         """When the response began (s); None before that."""
-        self.writer = writer
 
     def keep_open(self, head: ResponseHead, attempt: Attempt, comments: bytes) -> None:
         """Send comments of a target, by which it keeps the connection open; the answer of another one can follow.
@@ -146,7 +138,7 @@ class RelayedResponse:
         # The body is freed, since no retry is possible and the response may take minutes.
         request.body = b""
         if request.kept_bytes:
-            self.writer.client.listener.bodies.drop(request)
+            self._client.listener.bodies.drop(request)
         failure = self.open(head, attempt, intake)
         if failure is not None:
             return failure
@@ -167,14 +159,17 @@ class RelayedResponse:
             head.status != 200 or b"content-encoding" in head.by_name or head.media_type != first.media_type
         ):
             return Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}, after comments of another")
-        self._note_objects(head)
         if first is None:
             self._add_head(head)
+        route = self._context.request.route
+        if self._context.client_object or (route is not None and route.creates_objects):
+            self._note_objects(head)
         return None
 
     def _add_head(self, head: ResponseHead) -> None:
         proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
-        request, writer = context.request, self.writer
+        request = context.request
+        writer = self.writer = ClientResponse(self._client, request)
         self._first_head = head
         if context.estimate.streaming and context.route_context is None:
             writer.gaps = proxy.metrics.streams.begin(context.model)
