@@ -165,8 +165,8 @@ class ClientConnection:
         if isinstance(checked, HeadPostponed):
             self.pause_reading()
             self._head_wait = asyncio.create_task(self._check_after(checked, received), name="check of a head")
-        elif isinstance(checked, RequestRefused):
-            self.refuse(checked.refusal, checked.request)
+        elif isinstance(checked, Refusal):
+            self.refuse(checked, received.request)
         elif isinstance(checked, PartReceived):
             if self.sequencer.serving is checked.request and self._handler is not None:
                 self._handler.on_request_body(checked.chunk)
@@ -313,7 +313,7 @@ class ClientConnection:
             return
         refused = self._intake.overdue(now, self.peer_ip)
         if refused is not None:
-            self.refuse(refused.refusal, refused.request)
+            self.refuse(refused, self.sequencer.receiving)
         elif self._head_wait is None and self._intake.is_idle_too_long(now):
             self._end(linger=False)
 

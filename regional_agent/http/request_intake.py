@@ -14,7 +14,7 @@ from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.kept_bodies import BodyOwner
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request
-from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, RequestRefused
+from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 
 _BAD_REQUEST: Final = Reason.BAD_REQUEST
@@ -43,7 +43,7 @@ class RequestIntake:
 
     def check(
         self, received: HeadReceived | PartReceived, owner: BodyOwner, peer_ip: str
-    ) -> Request | PartReceived | RequestRefused | HeadPostponed | None:
+    ) -> Request | PartReceived | Refusal | HeadPostponed | None:
         """Return what is to be done about the head, or a part, of a large body; None if nothing is until more arrives.
 
         Args:
@@ -56,22 +56,19 @@ class RequestIntake:
         """
         request = received.request
         if isinstance(received, HeadReceived):
-            checked = self._accept(request, peer_ip)
-            if isinstance(checked, HeadPostponed):
-                return checked
-            refusal = checked
-        else:
-            refusal = self._body_limits.check(request, received.chunk)
-            if refusal is None:
-                if request.started:
-                    return received
-                if not self._bodies.make_room(request, len(received.chunk)):
-                    refusal = NO_ROOM
-                # A body that was displaced to make room is not kept.
-                elif self._sequencer.uploading is request and self._body_limits.keep(request, received.chunk, owner):
-                    self._sequencer.queue_early(request)
-                    return request
-        return None if refusal is None else RequestRefused(refusal, request)
+            return self._accept(request, peer_ip)
+        refusal = self._body_limits.check(request, received.chunk)
+        if refusal is not None:
+            return refusal
+        if request.started:
+            return received
+        if not self._bodies.make_room(request, len(received.chunk)):
+            return NO_ROOM
+        # A body that was displaced to make room is not kept.
+        if self._sequencer.uploading is request and self._body_limits.keep(request, received.chunk, owner):
+            self._sequencer.queue_early(request)
+            return request
+        return None
 
     def wait(self) -> None:
         """Begin a wait for a further read, or pause reading where requests, or a large body, wait for their turn."""
@@ -111,8 +108,8 @@ class RequestIntake:
         idle_s = now - max(self._transport.waits_since, listener.draining_since)
         return idle_s > (self._limits.idle_linger_s if listener.draining else self._limits.idle_timeout_s)
 
-    def overdue(self, now: float, peer_ip: str) -> RequestRefused | None:
-        """Return the refusal of a request that arrives too slowly, or is not permitted any more. `now` in s."""
+    def overdue(self, now: float, peer_ip: str) -> Refusal | None:
+        """Return why the arriving request is refused: it is too slow, or not permitted any more. `now` in s."""
         sequencer, request = self._sequencer, self._sequencer.receiving
         if request is None or not self._transport.reading:
             return None
@@ -123,7 +120,7 @@ class RequestIntake:
                 refusal = Refusal(_TIMEOUT, "the request head did not arrive in time")
         else:
             refusal = self._body_limits.overdue(request, waited_s, peer_ip)
-        return None if refusal is None else RequestRefused(refusal, request)
+        return refusal
 
     def refuse(self, refusal: Refusal, request: Request | None) -> None:
         """Receive nothing more, and respond with a refusal; see `RequestSequencer.refuse`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import inf
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
@@ -19,10 +18,10 @@ from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.ledger.held_files import HeldRecords
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.requests.authorization import NO_POLICY, Sender, refuse_route
+from regional_agent.requests.authorization import NO_POLICY, Sender
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.services.service import LEDGER_FULL, RoutedService
+from regional_agent.services.service import RoutedService
 
 NO_STORE: Final = Refusal(
     Reason.NO_POLICY, "the policy has no job store for the region of the job", retry_after_s=MIN_RETRY_S
@@ -110,22 +109,11 @@ class JobService(RoutedService):
         return self.refuse_route(request) or AcceptedHead(self._job_sender.tenant)
 
     def _context(self, request: Request) -> RequestContext | Refusal:
-        sender, policy, proxy = self.sender(), self._config.policy, self._proxy
+        sender = self.sender()
         if not isinstance(sender, Sender):
             return sender
-        if policy is None:
-            return NO_POLICY
-        ledger = proxy.recorder.ledger
-        if ledger is not None and ledger.refuses:
-            return LEDGER_FULL
-        if sender.principal.routes is not None:
-            refusal = refuse_route(sender.principal, request)
-            if refusal is not None:
-                return refusal
-        now = proxy.clock()
-        context = self._reader.read(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._read_as(sender, request, self._reader)
         if isinstance(context, RequestContext):
-            context.has_credential = False
             context.max_use = min(context.max_use, self._max_use)
             context.may_fall_back = False
             context.job_deadline_at = self._deadline_at

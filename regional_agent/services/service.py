@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from math import inf
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
@@ -21,7 +22,8 @@ from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import start_exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.requests.authorization import NO_POLICY
+from regional_agent.requests.authorization import NO_POLICY, Sender
+from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import reads_whole
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
@@ -146,6 +148,18 @@ class RoutedService(Service):
     def _context(self, request: Request) -> RequestContext | Refusal:
         """Return the context of a request, or its refusal."""
         raise NotImplementedError
+
+    def _read_as(self, sender: Sender, request: Request, reader: ClientRequestReader) -> RequestContext | Refusal:
+        """Return the context of a request that the agent sends for a sender that was authenticated before."""
+        policy, ledger = self._config.policy, self._proxy.recorder.ledger
+        if policy is None:
+            return NO_POLICY
+        if ledger is not None and ledger.refuses:
+            return LEDGER_FULL
+        context = reader.read(policy, request, sender, self._proxy.clock(), inf, self._proxy.limits.request_timeout_s)
+        if isinstance(context, RequestContext):
+            context.has_credential = False
+        return context
 
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
         """Proxy a request whose objects have been looked up; `refusal` if it is refused."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from penstock.cost.gpu_time import estimated_gpu_s
 from penstock.routing.reasons import Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.requests.authorization import NO_POLICY, Sender
+from regional_agent.requests.authorization import Sender
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.services.service import LEDGER_FULL, RoutedService
+from regional_agent.services.service import RoutedService
 
 
 class SharedRunService(RoutedService):
@@ -31,15 +29,7 @@ class SharedRunService(RoutedService):
         return self.refuse_route(request) or AcceptedHead(self._sender.tenant.name)
 
     def _context(self, request: Request) -> RequestContext | Refusal:
-        policy, proxy = self._config.policy, self._proxy
-        if policy is None:
-            return NO_POLICY
-        ledger = proxy.recorder.ledger
-        if ledger is not None and ledger.refuses:
-            return LEDGER_FULL
-        now = proxy.clock()
-        context = self._reader.read(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._read_as(self._sender, request, self._reader)
         if isinstance(context, RequestContext):
-            context.has_credential = False
-            self.gpu_s = estimated_gpu_s(policy.models.get(context.model), context.estimate.work)
+            self.gpu_s = estimated_gpu_s(context.policy.models.get(context.model), context.estimate.work)
         return context
