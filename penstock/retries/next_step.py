@@ -86,13 +86,16 @@ def refuse_attempt(failed_because: Reason, attempts: int, failed: int, failures_
     return None
 
 
-def refuse_retry(why: RetryReason, *, is_kept: bool, is_repeatable: bool) -> Refusal | None:
+def refuse_retry(why: RetryReason, *, is_kept: bool, is_repeatable: bool, is_answered: bool) -> Refusal | None:
     """The refusal of a request that cannot be sent again after an attempt failed because of `why`; None if it can.
 
     Args:
         is_kept: whether the body is kept.
         is_repeatable: whether the route permits that a request is started twice.
+        is_answered: whether the client has received a part of an answer that no other target continues.
     """
+    if is_answered:
+        return Refusal(Reason.ENGINE_FAILED, f"{why.value}, and the answer has begun")
     if not is_kept:
         return Refusal(Reason.ENGINE_FAILED, f"{why.value}, and the body was not kept for a retry")
     if RETRY_RULES[why].needs_repeatable and not is_repeatable:

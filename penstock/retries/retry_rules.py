@@ -11,6 +11,9 @@ RETRIED_STATUSES: Final = frozenset({500, 502})
 """Statuses of engines that failed. Another engine would respond with the same 501 or 505; after 504 the engine may
 still run the request; 503 is a rejection."""
 
+BUSY_STATUSES: Final = frozenset({429, 503, 529})
+"""Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
+
 UNAUTHORIZED: Final = frozenset({401, 403})
 """Statuses of an engine that requires a credential, or rejects the configured one. Engines receive no credential of a
 client, so that the cause is the endpoint if another endpoint serves the request."""

@@ -28,7 +28,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.model_uses import ModelUses
 from penstock.pools.pool_accounting import NO_LOAD, Load
-from penstock.retries.retry_rules import UNAUTHORIZED
+from penstock.retries.retry_rules import BUSY_STATUSES, UNAUTHORIZED
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
@@ -56,9 +56,6 @@ MAX_LOGGED_ACCELERATORS: Final = 32
 """Number of accelerators of unknown speed that are logged."""
 
 RETRY_AFTER: Final = b"retry-after"
-
-BUSY_STATUSES: Final = (429, 503, 529)
-"""The statuses of an engine that is full but healthy."""
 
 log = structlog.get_logger()
 

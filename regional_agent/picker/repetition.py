@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.retries.retry_rules import MAX_BROKEN, RETRIED_STATUSES, RetryReason
+from penstock.retries.retry_rules import BUSY_STATUSES, MAX_BROKEN, RETRIED_STATUSES, RetryReason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.early_ends import STREAM_HEADER, FailedAttempt
 from regional_agent.picker.envoy_responses import Named, retry_on, set_header, target_message
 from regional_agent.picker.grpc_requests import http_status
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import BUSY_STATUSES, Attempt, LocalAttempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.telemetry.label_values import RequestKind
 

@@ -155,7 +155,9 @@ class Exchange(AttemptOwner):
         if error is not None and error[0] < 500 and RETRY_RULES[why].outcome is _ENGINE_CUT:
             # An earlier engine lacked the model or the route; that this one failed is no mistake of the client.
             self._sink.engine_error = None
-        refusal = refuse_retry(proxy, self.context, why, now)
+        response = self._sink.response
+        has_begun = response is not None and response.has_begun
+        refusal = refuse_retry(proxy, self.context, why, now, has_begun=has_begun)
         if refusal is not None:
             self._refuse(refusal)
         else:

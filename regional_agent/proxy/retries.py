@@ -213,11 +213,18 @@ def _refusal(then: RetryReason | Refusal | None) -> Refusal | None:
     return then if isinstance(then, Refusal) else None
 
 
-def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: float) -> Refusal | None:
-    """Take a retry from the budget; a refusal if the request cannot be sent again, or the budget is used up."""
+def refuse_retry(
+    proxy: Proxy, context: RequestContext, why: RetryReason, now: float, *, has_begun: bool
+) -> Refusal | None:
+    """Take a retry from the budget; a refusal if the request cannot be sent again, or the budget is used up.
+
+    Args:
+        has_begun: whether the client has received a part of an answer.
+    """
     route, budget = context.request.route, proxy.retry_budget
     is_repeatable = route is None or route.repeatable
-    refusal = next_step.refuse_retry(why, is_kept=not context.request.body_dropped, is_repeatable=is_repeatable)
+    is_kept, is_answered = not context.request.body_dropped, has_begun and not context.continuations
+    refusal = next_step.refuse_retry(why, is_kept=is_kept, is_repeatable=is_repeatable, is_answered=is_answered)
     if refusal is not None or not RETRY_RULES[why].spends_budget or budget.withdraw(now):
         return refusal
     return next_step.refusal_over_budget(why, budget.more_in_s(now))

@@ -23,7 +23,8 @@ from penstock.health.progress import Stall
 from penstock.http.header_rules import Header
 from penstock.pools.burst import BurstUse
 from penstock.pools.placement import Placement, WorkEstimate
-from penstock.retries.retry_rules import RetryReason
+from penstock.retries.busy_rest import busy_rest_s
+from penstock.retries.retry_rules import BUSY_STATUSES, RetryReason
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.http.messages import Request
     from regional_agent.shared_load.shared_load import SharedLoad
-
-BUSY_STATUSES: Final = frozenset({429, 503, 529})
-"""Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
-
-BUSY_REST_S: Final = 0.5
-"""Minimum time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy.
-Other requests are still offered, since a 429 may concern a quota of this request alone."""
-
-MAX_BUSY_REST_S: Final = 4.0
-BUSY_REST_SHARE: Final = 0.25
-"""The rest is this share (0-1) of the time since the request arrived, so that few attempts span its longest wait."""
 
 _SERVED: Final = AttemptOutcome.SERVED
 _INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
@@ -419,8 +409,7 @@ class LocalAttempt(Placement[Endpoint]):
     def _rest(self, context: RequestContext, now: float) -> None:
         """Let a request rest that the endpoint rejected as busy at `now` (s)."""
         context.busy_endpoints |= {self.endpoint.name}
-        rest_s = (now - context.received_at) * BUSY_REST_SHARE
-        context.rests_until = now + min(MAX_BUSY_REST_S, max(BUSY_REST_S, rest_s))
+        context.rests_until = now + busy_rest_s(now - context.received_at)
 
 
 Attempt = LocalAttempt | ForwardedAttempt

@@ -316,8 +316,8 @@ async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path
 async def test_a_request_that_engines_reject_as_busy_waits_as_long_as_policy_permits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.routing.attempt.BUSY_REST_S", 0.01)
-    monkeypatch.setattr("regional_agent.routing.attempt.MAX_BUSY_REST_S", 0.01)
+    monkeypatch.setattr("penstock.retries.busy_rest.BUSY_REST_S", 0.01)
+    monkeypatch.setattr("penstock.retries.busy_rest.MAX_BUSY_REST_S", 0.01)
 
     async def busy_at_first(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await (is_busy if len(e.requests) <= MAX_ATTEMPTS + 2 else answers)(e, received, writer)

@@ -97,7 +97,7 @@ def decide(failure: Failure, failed: FailedAttempt, others: Others) -> Step:
     step = _decide(failure, failed, others)
     if not isinstance(step.then, RetryReason):
         return step
-    refusal = refuse_retry(step.then, is_kept=failed.is_kept, is_repeatable=failed.is_repeatable)
+    refusal = refuse_retry(step.then, is_kept=failed.is_kept, is_repeatable=failed.is_repeatable, is_answered=False)
     if refusal is None and RETRY_RULES[step.then].spends_budget and not others.budget:
         refusal = refusal_over_budget(step.then, 2.0)
     return step if refusal is None else step._replace(then=refusal)
@@ -157,6 +157,12 @@ def test_a_request_without_its_body_or_budget_is_not_sent_again() -> None:
     for failure, failed, others in product(FAILURES, ATTEMPTS, OTHERS):
         if not (failed.is_kept and others.budget):
             assert not isinstance(decide(failure, failed, others).then, RetryReason), (failure, failed)
+
+
+def test_nothing_is_sent_again_once_the_client_has_a_part_of_an_answer() -> None:
+    for why, is_kept, is_repeatable in product(RetryReason, BOTH, BOTH):
+        refusal = refuse_retry(why, is_kept=is_kept, is_repeatable=is_repeatable, is_answered=True)
+        assert refusal is not None, why
 
 
 def test_a_response_is_left_only_for_a_target_that_is_ready() -> None:
