@@ -14,7 +14,8 @@ from rich.console import Console
 
 from adapters.servers.errors import ServerError
 from lab.demo.findings import finding
-from lab.gameday.fault_catalogue import FAULTS, Fault
+from lab.gameday.fault import Fault
+from lab.gameday.fault_catalogue import FAULTS
 from lab.gameday.gameday_run import DayResult, conclude, run_gamedays
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse

@@ -67,7 +67,18 @@ class _Common(msgspec.Struct):
     """Whether generation stops only at the token limit (vLLM's sampling parameter)."""
 
 
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Function
+
+
 class _Chat(_Common, kw_only=True):
+    tools: list[_Tool] | None = None
+    tool_choice: msgspec.Raw = msgspec.Raw(b"")
+    """The engine calls the first tool if this is "auto", and none otherwise."""
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
     max_completion_tokens: _Tokens | None = None
     add_generation_prompt: bool = True
@@ -98,6 +109,10 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     spans: tuple[int, ...]
     first_word: int = 0
     """Index of the first word of the response; greater than 0 if the response continues a generated text."""
+    tool: str = ""
+    """Name of the tool that the response calls; empty for none."""
+    call_from: int = 0
+    """Index of the first word in the arguments of the call: the middle of the response."""
 
 
 def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rng: Random) -> CompletionRequest:
@@ -122,8 +137,10 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
         raise BadRequest(400, "BadRequestError", str(error)) from None
     if asked.model != model:
         raise BadRequest(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
-    limit, written_words = asked.max_tokens, 0
+    limit, written_words, tool = asked.max_tokens, 0, ""
     if isinstance(asked, _Chat):
+        if asked.tools and bytes(asked.tool_choice) == b'"auto"':
+            tool = asked.tools[0].function.name
         limit = asked.max_completion_tokens or limit
         if asked.continue_final_message:
             written_words = _take_final_message(asked)
@@ -150,6 +167,8 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
         stopped_by_length=wanted > room,
         spans=_spans(text),
         first_word=written_words,
+        tool=tool,
+        call_from=max(written_words, (written_words + min(wanted, room)) // 2),
     )
 
 

@@ -16,6 +16,7 @@ from lab.engine.fake_engine import Engine
 from lab.engine.faults import parse_faults
 from lab.engine.openai_format import CompletionFormat, error_body, models_body
 from lab.engine.other_formats import OTHER_FORMATS, AnswerFormat, instant_answer
+from lab.engine.tool_calls import ToolCallFormat
 from lab.engine.witness_log import WitnessEvent, WitnessLog
 
 MAX_CONNECTIONS = 4096
@@ -196,9 +197,10 @@ class Endpoint:
         answer_format: AnswerFormat
         if other is None:
             counted_tokens = request.prompt_tokens if request.continuous_usage else None
-            answer_format = CompletionFormat(
-                chat, answer_id, int(time.time()), model, request.first_word, counted_tokens
-            )
+            text = CompletionFormat(chat, answer_id, int(time.time()), model, request.first_word, counted_tokens)
+            answer_format = text
+            if request.tool:
+                answer_format = ToolCallFormat(text, request.first_word, request.call_from, request.tool)
         else:
             answer_format = other.answer(answer_id, model, request.prompt_tokens, request.output_tokens)
         answer = Answer(connection, request, answer_format, self._loop.time(), config.stream_interval)

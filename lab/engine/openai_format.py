@@ -86,6 +86,11 @@ class CompletionFormat:
             events.append(self._head + text + self._tail + tail + self._end(last))
         return b"".join(events)
 
+    def delta_event(self, delta: dict[str, Any], finish_reason: str | None, tokens: int) -> bytes:
+        """One chunk of a chat stream with any delta, after which `tokens` tokens have been generated."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._event_start().encode() + b'"choices":[' + msgspec.json.encode(choice) + b"]" + self._end(tokens)
+
     def _end(self, tokens: int) -> bytes:
         """The end of a chunk, with the usage so far if the client requested `continuous_usage_stats`."""
         if self._prompt_tokens is None:
@@ -105,6 +110,10 @@ class CompletionFormat:
         """The body of a response that is not streamed."""
         text = words(self._first_word, tokens)
         content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        return self.body_of(content, finish_reason, usage)
+
+    def body_of(self, content: dict[str, Any], finish_reason: str, usage: dict[str, Any]) -> bytes:
+        """The body of a response that is not streamed, with the content of its only choice."""
         return msgspec.json.encode(
             {
                 "id": self._id,

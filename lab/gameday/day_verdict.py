@@ -9,7 +9,8 @@ import msgspec
 from control_plane.planning.plan_publisher import REFRESH_S
 from lab.demo.findings import Finding, Measured, finding, percent, residency, seconds
 from lab.demo.records import Outcome, Served, Sighting
-from lab.gameday.fault_catalogue import PLANET, Fault, TargetKind
+from lab.gameday.fault import Fault, TargetKind
+from lab.gameday.fault_catalogue import PLANET
 from lab.planet.configs import QUEUE_PER_ENGINE
 from lab.planet.fleet_watch import Look
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import NamedTuple
-
 import msgspec
 
 from lab.demo.batches.batch_scene import NIGHT_REGION
-from lab.demo.findings import Measured
 from lab.gameday.batch_in_progress import DuringBatch, StoreLost
 from lab.gameday.budget_pressure import UnderPressure
 from lab.gameday.client_flood import SLOW_CONNECTIONS
@@ -22,6 +17,7 @@ from lab.gameday.credential_faults import (
     renew_agent,
     renew_control_planes,
 )
+from lab.gameday.fault import Fault, TargetKind
 from lab.gameday.fault_injection import (
     SLOW_FACTOR,
     fail_fast,
@@ -33,6 +29,7 @@ from lab.gameday.fault_injection import (
     freeze_leader,
     halve_agents,
     kill_agents,
+    kill_engines,
     kill_region,
     partition,
     poison_policy,
@@ -40,10 +37,10 @@ from lab.gameday.fault_injection import (
     storm,
 )
 from lab.gameday.pilot_light import PilotLight
+from lab.gameday.session_load import SESSIONS, DuringSessions
 from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
 from lab.gameday.version_skew import VersionSkew
 from lab.gameday.wake_webhook import Conduct
-from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
 
 ETCD_MEMBERS = ("etcd", "etcd-2", "etcd-3")
@@ -68,6 +65,11 @@ BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
 BATCH_STORE_LOST = StoreLost()
 """Faults while a batch runs. Requests that a killed agent had begun run once more."""
 
+SESSIONS_ENGINES_KILLED = DuringSessions(kill_engines("eu-de"), kills_entries=False)
+SESSIONS_AGENT_KILLED = DuringSessions(halve_agents("us-east"), kills_entries=True)
+SESSIONS_REGION_KILLED = DuringSessions(kill_region("eu-de"), kills_entries=True)
+"""Faults under sessions of agents with tools."""
+
 COLD_POOLS = ColdPools({})
 WAKE_HOOK_DOWN = ColdPools({"eu-de": Conduct.FAILS, "eu-es": Conduct.HANGS, "us-east": Conduct.FAILS})
 """Faults in which a burst of requests needs a model of which every pool is cold."""
@@ -75,64 +77,6 @@ WAKE_HOOK_DOWN = ColdPools({"eu-de": Conduct.FAILS, "eu-es": Conduct.HANGS, "us-
 
 PILOT_LIGHT = PilotLight("eu-de", "eu-es", "eu-es-small-a100")
 VERSION_SKEW = VersionSkew("eu-de", "eu-de-small-a100")
-
-
-class TargetKind(StrEnum):
-    """The target of a fault, which determines how detection and recovery are observed."""
-
-    REGION = "region"
-    """Detected when all agents of other regions report the region as failed; recovered when no agent does."""
-    ENDPOINTS = "endpoints"
-    """Detected when the region's agents report no endpoint as ready; recovered when they report all as ready."""
-    SLOW_ENDPOINT = "slow_endpoint"
-    """Detected when the region's agents send the endpoint fewer requests."""
-    LEADER = "leader"
-    """Detected when another control plane leads; recovered when exactly one control plane leads."""
-    PARTITION = "partition"
-    """Detected when each of two regions, and no third region, reports the other as failed; recovered when none does."""
-    POLICY = "policy"
-    """Detected when every control plane reports errors of the policy source; recovered when none does."""
-    MODEL = "model"
-    """Detected when no agent reports an endpoint of the model as ready; recovered when all endpoints are ready."""
-    AGENTS = "agents"
-    """Detected when other regions' agents reach only the remaining agents; no agent may report the region as failed."""
-    CONFIG = "config"
-    """Detected when etcd confirms no agent's copy of policy and plan; recovered when etcd confirms every copy."""
-    STORE = "store"
-    """Not detected: serving must continue. Recovered when exactly one control plane leads."""
-
-
-class Fault(NamedTuple):
-    """One fault and its expected outcome."""
-
-    name: str
-    what: str
-    """Short description of the injection."""
-    kind: TargetKind
-    region: str
-    """The affected region; empty if the fault affects the whole fleet."""
-    inject: Callable[[Planet], Callable[[], Measured | None]]
-    """Injects the fault, and returns a function that ends the fault and returns its measurement. Both block."""
-    detected_within_s: float | None = None
-    """Maximum time (s) until detection; None if no detection is expected."""
-    clients_within_s: float | None = None
-    """Maximum time (s) until the last attempt of a client at the region; None without a limit."""
-    may_break: bool = False
-    """Whether requests that entered through the region or reached its engines may fail."""
-    endpoint: str = ""
-    """The affected endpoint; empty if the fault is not limited to an endpoint."""
-    other: str = ""
-    """The region from which `region` is partitioned; empty without a partition of two regions."""
-    model: str = ""
-    """The model without available engines, whose requests may be refused during the fault."""
-    endpoints: frozenset[str] = frozenset()
-    """Names of the endpoints of `model`."""
-    prepare: Callable[[Planet], float] | None = None
-    """Called before the day; returns the time (s) until the fault begins. Blocks."""
-    conclude: Callable[[], Measured] | None = None
-    """Called after the load; returns the measurement of a fault whose end returns none. Blocks."""
-    clocks: tuple[str, ...] = ()
-    """The processes whose clocks the fault changes, which requires libfaketime."""
 
 
 def _endpoints(model: str) -> frozenset[str]:
@@ -151,6 +95,20 @@ def _cold(name: str, what: str, pools: ColdPools) -> Fault:
         detected_within_s=5.0,
         model=CHAT_70B,
         endpoints=_endpoints(CHAT_70B),
+    )
+
+
+def _of_sessions(name: str, what: str, sessions: DuringSessions, kind: TargetKind, region: str) -> Fault:
+    return Fault(
+        name,
+        f"{what}, under {SESSIONS} sessions of agents with tools",
+        kind,
+        region,
+        sessions.inject,
+        prepare=sessions.prepare,
+        conclude=sessions.conclude,
+        detected_within_s=5.0,
+        may_break=True,
     )
 
 
@@ -344,6 +302,27 @@ FAULTS: dict[str, Fault] = {
             BATCH_STORE_LOST.inject,
             prepare=BATCH_STORE_LOST.prepare,
             conclude=BATCH_STORE_LOST.conclude,
+        ),
+        _of_sessions(
+            "sessions-engines-killed",
+            "kill -9 of the process with all engines of eu-de",
+            SESSIONS_ENGINES_KILLED,
+            TargetKind.ENDPOINTS,
+            "eu-de",
+        ),
+        _of_sessions(
+            "sessions-agent-killed",
+            "kill -9 of one of the two agents of us-east",
+            SESSIONS_AGENT_KILLED,
+            TargetKind.AGENTS,
+            "us-east",
+        ),
+        _of_sessions(
+            "sessions-region-killed",
+            "kill -9 of every agent and engine of eu-de",
+            SESSIONS_REGION_KILLED,
+            TargetKind.REGION,
+            "eu-de",
         ),
         Fault("etcd-frozen", "SIGSTOP of every member of etcd", TargetKind.STORE, "", freeze_etcd),
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),

@@ -99,6 +99,17 @@ def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
     return inject
 
 
+def kill_engines(region: str) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault that kills all engines of a region and none of its agents; its end restarts them."""
+    engines = [f"engines {region}"]
+
+    def inject(planet: Planet) -> Callable[[], None]:
+        planet.kill(engines)
+        return lambda: planet.restart(engines)
+
+    return inject
+
+
 def slow_down(endpoint: str) -> Callable[[Planet], Callable[[], None]]:
     """Return a fault that slows an engine by SLOW_FACTOR."""
     return _faulty({"slow": SLOW_FACTOR}, lambda engine: engine.name == endpoint)

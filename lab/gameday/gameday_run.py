@@ -24,7 +24,8 @@ from lab.demo.scenario import full_scenario
 from lab.demo.witness_watch import WitnessWatch
 from lab.gameday.credential_faults import clocks as faked_clocks
 from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, judge
-from lab.gameday.fault_catalogue import Fault, gameday_planet
+from lab.gameday.fault import Fault
+from lab.gameday.fault_catalogue import gameday_planet
 from lab.planet.bundle import without_stages
 from lab.planet.fleet_watch import FleetWatch
 from lab.planet.planet import Planet
@@ -128,10 +129,10 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask]) -> Day:
         async with asyncio.TaskGroup() as group:
             injection = group.create_task(_inject(fault, planet, zero))
             await replayer.run(DRAIN_S, zero)
-            ended_s = time.monotonic() - zero
         from_s, to_s, measured = injection.result()
         if fault.conclude is not None:
             measured = await asyncio.to_thread(fault.conclude)
+        ended_s = time.monotonic() - zero
         await asyncio.sleep(max(0.0, to_s + RECOVERED_WITHIN_S - (time.monotonic() - zero), EMPTY_WITHIN_S))
     finally:
         watching.cancel()

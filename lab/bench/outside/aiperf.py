@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from lab.bench.outside.agent_sessions import session_lines
 from lab.bench.outside.driver import (
     API_KEY,
     CLIENT_ADDRESS,
@@ -25,6 +24,7 @@ from lab.bench.outside.driver import (
     run_program,
     write_tokenizer,
 )
+from lab.bench.outside.sent_sessions import session_lines
 from lab.replay.replay_workload import PlannedRequest
 
 RESULTS_FILE: Final = "profile_export_aiperf.json"

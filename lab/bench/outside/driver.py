@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from lab.bench.live.fleet import CLIENT_SITES
-from lab.bench.outside.agent_sessions import AgentSession
+from lab.bench.outside.sent_sessions import AgentSession
 from lab.replay.chat_request import chat_request
 from lab.replay.replay_workload import PlannedRequest
 

@@ -27,8 +27,6 @@ from lab.bench.live.fleet import MAX_NUM_SEQS, MODEL, engines_of
 from lab.bench.live.series import CAPACITY_RATE_PER_S, CAPACITY_SECONDS
 from lab.bench.live.systems import peers_for, system_of
 from lab.bench.live.workloads import FOR_SMALL_ENGINES, WORKLOADS, Draw, Workload
-from lab.bench.outside.agent_sessions import WORKLOAD_NAME as AGENT_SESSIONS
-from lab.bench.outside.agent_sessions import draw_sessions
 from lab.bench.outside.aiperf import Aiperf
 from lab.bench.outside.driver import Assignment, Driver, DriverError, DriverRun
 from lab.bench.outside.grounds import FakeEngines, Ground, vllm_servers
@@ -36,6 +34,8 @@ from lab.bench.outside.mockers import Mockers
 from lab.bench.outside.outside_results import Contest, Results, Rounds, contest_table
 from lab.bench.outside.plots import write_plots
 from lab.bench.outside.regions import divide, region_engines, run_at_once, running_regions
+from lab.bench.outside.sent_sessions import WORKLOAD_NAME as AGENT_SESSIONS
+from lab.bench.outside.sent_sessions import draw_sessions
 from lab.bench.outside.skywalker import NAME as SKYWALKER
 from lab.bench.outside.skywalker import SkyWalkerPeer
 from lab.bench.outside.vllm_bench import INSTALL, VllmBench

@@ -13,11 +13,11 @@ import pytest
 from lab.bench.live.fleet import MODEL, engines_of
 from lab.bench.live.workloads import WORKLOADS, Draw
 from lab.bench.outside import aiperf
-from lab.bench.outside.agent_sessions import AgentSession, draw_sessions, session_lines
 from lab.bench.outside.driver import Assignment, DriverRun
 from lab.bench.outside.outside_bench import main
 from lab.bench.outside.outside_results import Contest
 from lab.bench.outside.regions import SHARES, divide, pooled, region_engines
+from lab.bench.outside.sent_sessions import AgentSession, draw_sessions, session_lines
 from lab.engine.completion_request import CompletionRequest, parse_completion
 from lab.traces.agent_sessions import generate_session
 from lab.traces.trace import COMMON_MAX_TOKENS

@@ -12,7 +12,8 @@ import pytest
 from lab.demo.findings import Measured
 from lab.demo.records import Answer, Attempt, Outcome, Served, Sighting
 from lab.gameday.day_verdict import Day, judge
-from lab.gameday.fault_catalogue import FAULTS, TargetKind
+from lab.gameday.fault import TargetKind
+from lab.gameday.fault_catalogue import FAULTS
 from lab.gameday.gameday_run import DayResult, write_report
 from lab.planet.fleet_watch import Look
 
