@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from math import inf
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from penstock.admission.model_queue import ModelQueue, QueueHead, remote_head
 from penstock.admission.queue_position import queue_positions
@@ -16,6 +16,10 @@ from penstock.fleet.report import TenantReport
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS
 from penstock.pools.pool_accounting import PoolAccount
+
+MARGIN_S: Final = 0.2
+"""Part (s) of a request's longest wait that preempting a batch request for it may take: two periods of the queues'
+timer."""
 
 
 class RegionQueues(Generic[Item]):
@@ -79,17 +83,13 @@ class RegionQueues(Generic[Item]):
         remote = self._work.remote_queues.get(model)
         return any(-each.behind > priority for each in remote) if remote else False
 
-    def patient(self, model: str, patience_s: float, now: float, margin_s: float) -> int:
-        """Requests with a priority for a model that have waited at this agent for a time (s), or cannot wait for it.
-
-        Args:
-            margin_s: part (s) of a request's longest wait that its end may take.
-        """
+    def patient(self, model: str, patience_s: float, now: float) -> int:
+        """Requests with a priority for a model that have waited at this agent for a time (s), or cannot wait for it."""
         queue = self.here.get(model)
         if not queue:
             return 0
         return sum(
-            now - entry.arrived_at >= patience_s or entry.leave_at - entry.arrived_at <= patience_s + margin_s
+            now - entry.arrived_at >= patience_s or entry.leave_at - entry.arrived_at <= patience_s + MARGIN_S
             for _, own in queue.tenants_in_order()
             for entry in own.requests
             if entry.priority != BATCH_PRIORITY

@@ -78,7 +78,7 @@ class QueueDispatcher:
         numbers_from = int.from_bytes(os.urandom(4)) << 20
         self.queues: RegionQueues[Waiter] = RegionQueues(shared_load.work, group_of, numbers_from)
         """What waits in the region."""
-        self.batch_requests = RunningBatchRequests(endpoints, shared_load, self._patient, on_preempted)
+        self.batch_requests = RunningBatchRequests(endpoints, shared_load, self.queues, on_preempted)
         """The batch requests of this agent that run in this region."""
         self.queues.preemptible, self.queues.on_room = self.batch_requests.preemptible, self.room_appeared
         self._timer: asyncio.TimerHandle | None = None
@@ -87,9 +87,6 @@ class QueueDispatcher:
         self._elsewhere = False
         self.promised: Callable[[str], int] = lambda model: 0
         """Returns the slots that this agent has promised to other regions for requests with a priority for a model."""
-
-    def _patient(self, model: str, patience_s: float) -> int:
-        return self.queues.patient(model, patience_s, self._clock(), 2 * POLL_S)
 
     def idle_slots(self, model: str, max_use: float, *, preempts: bool = False) -> int:
         """The slots of a model that batch requests may use now: none while a request with a priority waits, and none

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
 from penstock.admission.batch_preemption import (
@@ -18,6 +18,7 @@ from penstock.admission.batch_preemption import (
     first_to_end,
     preemptions_of,
 )
+from penstock.admission.region_queues import RegionQueues
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.retries.retry_rules import RetryReason
 from penstock.routing.reasons import Reason, Refusal
@@ -56,17 +57,16 @@ class RunningBatchRequests:
         self,
         endpoints: EndpointSet,
         shared_load: SharedLoad,
-        patient: Callable[[str, float], int],
+        queues: RegionQueues[Any],
         on_preempted: Callable[[], None] = lambda: None,
     ) -> None:
         """Start without requests.
 
         Args:
-            patient: returns how many requests with a priority for a model that wait at this agent have waited for a
-                time (s), or cannot wait for it.
+            queues: what waits in the region.
             on_preempted: called for each request that is preempted.
         """
-        self._patient = patient
+        self._queues = queues
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._on_preempted = on_preempted
@@ -126,7 +126,7 @@ class RunningBatchRequests:
         policy = self._running[candidates[0]].context.policy
         patience_s, patient = policy.preemption_patience_s(model, pool.service_s), waiting
         if patience_s > 0.0:
-            patient = min(waiting, max(self._patient(model, patience_s), int(waits_s >= patience_s)))
+            patient = min(waiting, max(self._queues.patient(model, patience_s, now), int(waits_s >= patience_s)))
         agents = [AgentBatch(own, waiting, len(candidates), patient)]
         for other in self._shared_load.others():
             queue = other.waiting.get(model)
