@@ -24,12 +24,11 @@ from regional_agent.picker.conversation import Conversation, FromEnvoy, PickerPa
 from regional_agent.picker.observed_response import ObservedResponse
 from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.repetition import Targets
-from regional_agent.proxy.exchange import ask_for_usage
 from regional_agent.proxy.no_target import wait_or_fall_back
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context, response_of_refusal
 from regional_agent.proxy.retries import refusal_of_answer, refusal_without_retry, rejection_of
-from regional_agent.proxy.upstream_request import special_lines
+from regional_agent.proxy.upstream_request import ask_for_usage, special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt

@@ -28,7 +28,7 @@ from regional_agent.picker.processing_request import (
     RESPONSE_TRAILERS,
     ProcessingRequest,
 )
-from regional_agent.proxy.exchange import begin
+from regional_agent.proxy.exchange_start import begin
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
 from regional_agent.services.service import HEALTH_PATHS
@@ -352,7 +352,9 @@ class RequestStream:
         if given.subset is not None or not parts.forwards or talk.is_grpc:
             refusal = self._keep_here(context, given.subset)
         picked = self._picked = PickedRequest(parts, talk, context, given)
-        is_measured = begin(parts.proxy, picked, context, trusted=given.trusted)
+        is_measured = begin(parts.proxy, context, trusted=given.trusted)
+        picked.slot = parts.proxy.active.next
+        picked.slot.add(picked)
         if refusal is not None:
             picked.end(refusal)
         else:

@@ -11,11 +11,10 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.admission.retry_after import MIN_RETRY_S
-from penstock.continuation.stream_usage import StreamUsage, opted_in
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.retries.exchange_state import (
     AWAITING,
     BEGUN,
-    CONNECTING,
     DONE,
     QUEUED,
     REJECTED,
@@ -33,15 +32,12 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request, response_of_refusal
 from regional_agent.proxy.retries import may_send_again, refuse_retry
 from regional_agent.proxy.target_connection import TargetConnection
-from regional_agent.proxy.upstream_request import ask_for_identity, withdraw_usage
+from regional_agent.proxy.upstream_request import ask_for_usage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_entry import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-
-DECISIONS_PER_SAMPLE: Final = 32
-"""Number of requests for each measured decision time."""
 
 _SELECTION: Final = SpanEvent.SELECTION
 _QUEUE: Final = SpanEvent.QUEUE
@@ -55,13 +51,20 @@ _SATURATED: Final = Reason.SATURATED
 class Exchange(AttemptOwner):
     """Handles one client request."""
 
-    def __init__(self, proxy: Proxy, client: ClientConnection, context: RequestContext) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        client: ClientConnection,
+        context: RequestContext,
+        target: TargetConnection,
+        sink: AttemptSink,
+    ) -> None:
         self._proxy = proxy
         self._client = client
         self._queue_entry: QueueEntry | None = None
-        self._target = TargetConnection(proxy, client, context)
-        self._sink = AttemptSink(proxy, client, context, self._target)
-        self._sink.owner = self
+        self._target = target
+        self._sink = sink
+        sink.owner = self
         self._state = self._sink.state
         self.context = context
         self.slot: set[ActiveExchange] = set()
@@ -86,7 +89,9 @@ class Exchange(AttemptOwner):
         if isinstance(target, Refusal):
             target = wait_or_fall_back(proxy, context, target, self._on_turn)
         if isinstance(target, (LocalAttempt, ForwardedAttempt)):
-            self._go_to(target, now)
+            self._target.go_to(target, sink, now)
+            if context.is_batch:
+                self._may_yield(target)
         elif isinstance(target, Refusal):
             self._refuse(target)
         else:
@@ -109,30 +114,15 @@ class Exchange(AttemptOwner):
             self.context.queued_s += now - self._queue_entry.since
         self._queue_entry = None
         if not isinstance(target, Refusal):
-            self._go_to(target, now)
+            self._target.go_to(target, self._sink, now)
+            if self.context.is_batch:
+                self._may_yield(target)
         elif self._proxy.router.requests.fall_back(self.context, self.context.request, target):
             self.select(now)
         else:
             self._refuse(target)
 
     # one attempt
-
-    def _go_to(self, attempt: Attempt, now: float) -> None:
-        self._state.enter(AWAITING)
-        proxy, sink = self._proxy, self._sink
-        sink.attempt, usage = attempt, sink.usage
-        may_ask = proxy.usage_requests.may_ask(self.context.model, now, attempt.endpoint_name)
-        if usage is not None and usage.flag is not None and not may_ask:
-            withdraw_usage(self.context, usage)
-        trace, address = self.context.trace, attempt.address
-        if trace is not None:
-            now = proxy.clock()
-            trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
-        if not self._target.send(attempt, sink, now):
-            self._state.enter(CONNECTING)
-            self._target.connect(attempt, sink)
-        elif self.context.is_batch:
-            self._may_yield(attempt)
 
     def on_connected(self) -> None:
         """Send the request over the new connection."""
@@ -143,8 +133,8 @@ class Exchange(AttemptOwner):
             self._may_yield(attempt)
 
     def _may_yield(self, attempt: Attempt) -> None:
-        """Let requests with a priority end a batch request, whose slot they need."""
-        if isinstance(attempt, LocalAttempt):
+        """Let requests with a priority end a batch request that was sent, whose slot they need."""
+        if isinstance(attempt, LocalAttempt) and self._state.now is AWAITING:
             self._proxy.router.queue.batch_requests.began(attempt, self)
 
     def retry(self, why: RetryReason) -> None:
@@ -356,62 +346,3 @@ class Exchange(AttemptOwner):
             sink.differing.charge_difference()
         if outcome is _REVOKED:
             proxy.metrics.revoked(state.name, reason)
-
-
-def begin(proxy: Proxy, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> bool:
-    """Count an authorized request as in progress, start its trace, and enforce its deadline.
-
-    Returns whether the time until its first target is selected is measured: of one in DECISIONS_PER_SAMPLE.
-
-    Args:
-        trusted: whether the sender is a trusted proxy.
-    """
-    tracer = proxy.recorder.tracer
-    if tracer is not None:
-        tracer.begin(context, trusted=trusted, now=proxy.clock())
-    exchange.slot = proxy.active.next
-    exchange.slot.add(exchange)
-    proxy.retry_budget.request(context.received_at)
-    proxy.until_measured = proxy.until_measured - 1 or DECISIONS_PER_SAMPLE
-    return proxy.until_measured == DECISIONS_PER_SAMPLE
-
-
-def start_exchange(proxy: Proxy, client: ClientConnection, context: RequestContext) -> Exchange:
-    """Start the exchange of a request that was read from `client`."""
-    exchange = Exchange(proxy, client, context)
-    # Only the tracer asks whether the sender is trusted.
-    trusted = proxy.recorder.tracer is not None and client.trusted
-    is_measured = begin(proxy, exchange, context, trusted=trusted)
-    try:
-        exchange.select(context.received_at)
-    except BaseException:
-        # The client connection closes without the exchange as its handler, so it must be ended here.
-        exchange.on_client_gone()
-        raise
-    if is_measured:
-        proxy.metrics.decided(proxy.clock() - context.received_at)
-    return exchange
-
-
-def ask_for_usage(
-    proxy: Proxy, context: RequestContext, usage: StreamUsage, now: float, *, may_continue: bool = True
-) -> None:
-    """Ask for the usage of a stream in the body of its request, unless that is done. `now` by the agent's clock (s).
-
-    Args:
-        may_continue: whether the caller could send the rest of the stream to another target.
-    """
-    request = context.request
-    # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
-    if usage.continuable is not None or usage.flag is not None:
-        return
-    if not request.whole or request.body_dropped or request.http_1_0:
-        return
-    if usage.was_refused or not proxy.usage_requests.may_ask(context.model, now):
-        return
-    flag = () if request.upgrade else proxy.answer_formats.of(request.route).request_flag
-    may_continue = may_continue and context.route_context is None and opted_in(context.policy, context.model)
-    body = usage.ask(request.path, request.body, flag, may_continue=may_continue)
-    if body is not None:
-        request.body, request.length = body, len(body)
-        ask_for_identity(request)

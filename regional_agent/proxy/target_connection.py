@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from penstock.continuation.stream_usage import StreamUsage
 from penstock.http.header_rules import Header, agent_lines
 from penstock.jobs.response_progress import PROGRESS_HEADER, interim_head, interim_progress
+from penstock.retries.exchange_state import AWAITING, CONNECTING, ExchangeState
 from penstock.routes.timeouts import TimeLimits
 from regional_agent.converters.converted_connection import is_converted, open_converted
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.upstream_request import client_lines
+from regional_agent.proxy.upstream_request import client_lines, withdraw_usage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
@@ -37,6 +39,13 @@ _CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 
 class TargetSink(TunnelSink, Protocol):
     """Receives the response of a target, and the result of connecting: `on_connected`, or `on_broken`."""
+
+    state: ExchangeState
+    """The state of the exchange."""
+    attempt: Attempt | None
+    """The current attempt."""
+    usage: StreamUsage | None
+    """What the agent asks the engine to report; None if the response is no stream."""
 
     def on_connected(self) -> None:
         """The connection is open; the request can be sent."""
@@ -66,9 +75,21 @@ class TargetConnection:
         self.waits_since = 0.0
         """Time (s) at which data last arrived from the target, or a wait for the target began."""
 
-    def connect(self, attempt: Attempt, sink: TargetSink) -> None:
-        """Open a new connection to the target of `attempt`, and report the result to `sink`."""
-        self._connecting = asyncio.create_task(self._connect(attempt, sink))
+    def go_to(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
+        """Send the request to a target, at once or when a new connection is open. `now` by the agent's clock (s)."""
+        context, usage = self._context, sink.usage
+        sink.attempt = attempt
+        may_ask = self._proxy.usage_requests.may_ask(context.model, now, attempt.endpoint_name)
+        if usage is not None and usage.flag is not None and not may_ask:
+            withdraw_usage(context, usage)
+        trace, address = context.trace, attempt.address
+        if trace is not None:
+            now = self._proxy.clock()
+            trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
+        sink.state.enter(AWAITING)
+        if not self.send(attempt, sink, now):
+            sink.state.enter(CONNECTING)
+            self._connecting = asyncio.create_task(self._connect(attempt, sink))
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
         began_at = self._proxy.clock()
@@ -232,7 +253,7 @@ class TargetConnection:
         self._reconnected = True
         if not self._request.whole:
             self._client.pause_reading()
-        self.connect(attempt, sink)
+        self._connecting = asyncio.create_task(self._connect(attempt, sink))
 
     def set_reading(self, reading: bool) -> None:
         """Apply the client's back-pressure: pause or resume reading the response."""

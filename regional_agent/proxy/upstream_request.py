@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.answers.content_decoder import decoded_codings
-from penstock.continuation.stream_usage import StreamUsage
+from penstock.continuation.stream_usage import StreamUsage, opted_in
 from penstock.http.header_rules import HeaderFilter
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, request_lines_to_upstream
+from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
 
 _IDENTITY: Final = b"identity"
@@ -29,6 +30,30 @@ def ask_for_identity(request: Request) -> None:
     # The cached lines begin with another header. Several lines of this header are all written again.
     lines = b"" if request.repeats else request.upstream_lines
     request.upstream_lines = lines.replace(_ACCEPTED % decoded_codings(accepted), _ACCEPTED % _IDENTITY)
+
+
+def ask_for_usage(
+    proxy: Proxy, context: RequestContext, usage: StreamUsage, now: float, *, may_continue: bool = True
+) -> None:
+    """Ask for the usage of a stream in the body of its request, unless that is done. `now` by the agent's clock (s).
+
+    Args:
+        may_continue: whether the caller could send the rest of the stream to another target.
+    """
+    request = context.request
+    # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
+    if usage.continuable is not None or usage.flag is not None:
+        return
+    if not request.whole or request.body_dropped or request.http_1_0:
+        return
+    if usage.was_refused or not proxy.usage_requests.may_ask(context.model, now):
+        return
+    flag = () if request.upgrade else proxy.answer_formats.of(request.route).request_flag
+    may_continue = may_continue and context.route_context is None and opted_in(context.policy, context.model)
+    body = usage.ask(request.path, request.body, flag, may_continue=may_continue)
+    if body is not None:
+        request.body, request.length = body, len(body)
+        ask_for_identity(request)
 
 
 def withdraw_usage(context: RequestContext, usage: StreamUsage) -> None:

@@ -19,7 +19,7 @@ from regional_agent.http.request_handler import Handler
 from regional_agent.http.waiting_request import Serve, WaitingRequest, serve_after
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.proxy.error_responses import refusal_response
-from regional_agent.proxy.exchange import start_exchange
+from regional_agent.proxy.exchange_start import start_exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY, Sender

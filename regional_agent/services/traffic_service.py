@@ -24,7 +24,7 @@ from regional_agent.http.waiting_request import serve_after
 from regional_agent.jobs.api.job_paths import is_path
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
-from regional_agent.proxy.exchange import start_exchange
+from regional_agent.proxy.exchange_start import start_exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY, Sender, model_not_found

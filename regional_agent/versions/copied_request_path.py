@@ -25,7 +25,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.proxy.exchange import start_exchange
+from regional_agent.proxy.exchange_start import start_exchange
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.authorization import Sender
