@@ -597,7 +597,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.endpoints.ejected(AttemptOutcome.UNREACHABLE)
-    traffic = metrics.endpoints.places.named["gpu-1"]
+    traffic = metrics.endpoints.series.named["gpu-1"]
     traffic.ended(AttemptOutcome.SERVED, 2.0)
     traffic.ended(AttemptOutcome.UNREACHABLE, None)
     traffic.first_bytes.observe(0.2)

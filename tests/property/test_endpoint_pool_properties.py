@@ -10,6 +10,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules
 from penstock.pools.pool_accounting import Load
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
+from regional_agent.endpoints.endpoint_failures import apply_outcome
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.upstream.address import Address
@@ -36,7 +37,7 @@ def happen(
     if isinstance(event, ProbeOutcome):
         endpoint.probed(event)
     elif isinstance(event, AttemptOutcome):
-        endpoint.ended(event, now[0])
+        apply_outcome(endpoint, event, now[0])
     elif isinstance(event, int):
         endpoint.set_remote_load(Load(event, 1000 * event, 2000 * event))
     elif isinstance(event, float):
