@@ -102,7 +102,7 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
         heavy_used = _since(row, before)
         small = {"alone": load.fixed_rate(BESIDE_RATE_PER_S, seconds, Random(2))}
         with ThreadPoolExecutor(1) as others:
-            others.submit(large_bodies, row.port, large, LARGE_RATE_PER_S, seconds)
+            beside = others.submit(large_bodies, row.port, large, LARGE_RATE_PER_S, seconds)
             small["beside"] = load.fixed_rate(BESIDE_RATE_PER_S, seconds, Random(2))
     finally:
         load.close()
@@ -121,7 +121,7 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
             for name, each in small.items()
             for label, part in (("p50", 0.5), ("p99", 0.99))
         },
-        sum(each.errors for each in (run, paced, heavy, *small.values())),
+        sum(each.errors for each in (run, paced, heavy, beside.result(), *small.values())),
     )
 
 

@@ -51,6 +51,11 @@ def gameday_planet(demo: Topology) -> Topology:
     return msgspec.structs.replace(demo, etcd_members=ETCD_MEMBERS)
 
 
+def agents_of(topology: Topology, region: str) -> list[tuple[str, str]]:
+    """Return region and name of each agent of a region."""
+    return [(region, agent) for agent in topology.region(region).agents]
+
+
 PLANET = gameday_planet(demo_planet())
 OTHERS = tuple(name for name in PLANET.region_names if name != "eu-es")
 
@@ -65,9 +70,9 @@ BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
 BATCH_STORE_LOST = StoreLost()
 """Faults while a batch runs. Requests that a killed agent had begun run once more."""
 
-SESSIONS_ENGINES_KILLED = DuringSessions(kill_engines("eu-de"), kills_entries=False)
-SESSIONS_AGENT_KILLED = DuringSessions(halve_agents("us-east"), kills_entries=True)
-SESSIONS_REGION_KILLED = DuringSessions(kill_region("eu-de"), kills_entries=True)
+SESSIONS_ENGINES_KILLED = DuringSessions(kill_engines("eu-de"))
+SESSIONS_AGENT_KILLED = DuringSessions(halve_agents("us-east"), lambda topology: agents_of(topology, "us-east")[1:])
+SESSIONS_REGION_KILLED = DuringSessions(kill_region("eu-de"), lambda topology: agents_of(topology, "eu-de"))
 """Faults under sessions of agents with tools."""
 
 COLD_POOLS = ColdPools({})

@@ -1,9 +1,9 @@
 """A fault under sessions of agents with tools: whether each turn has the answer that its engine would have given.
 
 A session is one after the other of TURNS requests, each with all that was said before. An engine answers with a text
-and a call of a tool; the next request has what the tool returned. A client whose connection to its entry breaks sends
-the request again, to the next entry of its site, as SDKs and geo DNS do. A stream that ends early while its entry lives
-is lost: Penstock must continue it.
+and a call of a tool; the next request has what the tool returned. A client whose connection to a killed entry breaks
+sends the request again, to the next entry of its site, as SDKs and geo DNS do; so does one that is refused with 421,
+429 or 503. A stream that ends early or times out while its entry lives is lost: Penstock must continue it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from lab.engine.completion_request import answer_length
 from lab.engine.openai_format import words
 from lab.engine.tool_calls import called_text
 from lab.geoip import ClientSite
+from lab.planet.configs import url
 from lab.planet.planet import Planet
-from lab.planet.topology import CHAT_8B
+from lab.planet.topology import CHAT_8B, Topology, entry_link
 
 SESSIONS: Final = 200
 
@@ -63,7 +64,8 @@ class Turn(msgspec.Struct):
     output_tokens: int = 0
     """By the usage."""
     lost_entries: int = 0
-    """Number of entries whose connection broke before or during the answer."""
+    """Number of killed entries whose connection broke before or during the answer."""
+    refusals: int = 0
     problem: str = ""
     """Why there is no answer."""
 
@@ -86,16 +88,20 @@ class Turn(msgspec.Struct):
 class DuringSessions:
     """A fault while sessions run, which begin a moment before."""
 
-    def __init__(self, fault: Callable[[Planet], Callable[[], None]], *, kills_entries: bool) -> None:
-        """Prepare the fault, which `fault` injects; `kills_entries`: it kills agents, so that clients lose entries."""
+    def __init__(
+        self,
+        fault: Callable[[Planet], Callable[[], None]],
+        killed: Callable[[Topology], Sequence[tuple[str, str]]] = lambda _: (),
+    ) -> None:
+        """Prepare the fault, which `fault` injects, and which kills the agents `killed` (region, name)."""
         self._fault = fault
-        self._kills_entries = kills_entries
+        self._killed = killed
         self._turns: Future[list[Turn]] | None = None
 
     def prepare(self, planet: Planet) -> float:
         """Begin the sessions; return the time (s) until the fault begins."""
         threads = ThreadPoolExecutor(1)
-        self._turns = threads.submit(lambda: asyncio.run(_run_sessions(planet, time.time_ns())))
+        self._turns = threads.submit(lambda: asyncio.run(_run_sessions(planet, self._killed, time.time_ns())))
         threads.shutdown(wait=False)
         return LEAD_S
 
@@ -106,39 +112,73 @@ class DuringSessions:
     def conclude(self) -> Measured:
         """Wait for the end of the sessions; return the number of right answers, 0 if one is missing or wrong."""
         assert self._turns is not None
-        return judge_sessions(self._turns.result(), kills_entries=self._kills_entries)
+        return judge_sessions(self._turns.result())
 
 
-def judge_sessions(turns: Sequence[Turn], *, kills_entries: bool) -> Measured:
-    """Return the number of turns, 0 if one of SESSIONS times TURNS is missing or wrong.
-
-    Args:
-        turns: the turns of all sessions.
-        kills_entries: whether clients may have lost their entries.
-    """
+def judge_sessions(turns: Sequence[Turn]) -> Measured:
+    """Return the number of turns, 0 if one of SESSIONS times TURNS is missing or wrong."""
     defects = [defect for turn in turns if (defect := turn.defect())]
     missing = SESSIONS * TURNS - len(turns)
-    repeated = sum(turn.lost_entries > 0 for turn in turns)
-    if repeated and not kills_entries:
-        defects.append("entries were lost although no agent was killed")
+    repeated, refusals = sum(turn.lost_entries > 0 for turn in turns), sum(turn.refusals for turn in turns)
     says = (
         f"{len(turns) - len(defects)} of {SESSIONS * TURNS} turns of {SESSIONS} sessions with tools have the answer of "
-        f"one engine, {repeated} of them after the loss of their entry; {len(defects) + missing} lost"
+        f"one engine, {repeated} of them after the loss of their entry; {refusals} refusals that were repeated; "
+        f"{len(defects) + missing} lost"
     )
     if defects:
         says += f"; the first: {defects[0]}"
     return Measured(0 if defects or missing else len(turns), says)
 
 
-async def _run_sessions(planet: Planet, seed: int) -> list[Turn]:
-    rng = Random(seed)
-    entries = {
-        name: [entry.url for entry in of_site] for name, of_site in entries_of(planet.topology, planet.ports).items()
-    }
-    sites = list(planet.topology.sites)
+class SessionClient:
+    """A client of the fleet."""
+
+    def __init__(self, http: httpx.AsyncClient, killed: frozenset[str]) -> None:
+        """Send by `http`; `killed` are the URLs of the entries that the fault kills."""
+        self._http = http
+        self._killed = killed
+
+    async def ask(self, entries: Sequence[str], headers: dict[str, str], body: dict[str, Any], turn: Turn) -> Turn:
+        """Send a request, again after a refusal or the loss of a killed entry, and return the answer."""
+        for attempt in range(TRIES):
+            answer = Turn(turn.tokens, lost_entries=turn.lost_entries, refusals=turn.refusals)
+            entry = entries[attempt % len(entries)]
+            path = f"{entry}/v1/chat/completions"
+            try:
+                async with self._http.stream("POST", path, headers=headers, json=body) as response:
+                    if response.status_code == 200:
+                        async for line in response.aiter_lines():
+                            _read(line, answer)
+                        return answer
+                    text = (await response.aread()).decode(errors="replace")
+                    answer.problem = f"{response.status_code} {text[:200]}"
+            except httpx.TransportError as error:
+                answer.problem = f"{entry}: {error!r}"
+                if entry not in self._killed:
+                    return answer
+                turn.lost_entries += 1
+                continue
+            except ValueError as error:
+                answer.problem = f"no event: {error}"
+                return answer
+            if response.status_code not in (421, 429, 503):
+                return answer
+            turn.refusals += 1
+            await asyncio.sleep(float(response.headers.get("retry-after", 1)))
+        return answer
+
+
+async def _run_sessions(
+    planet: Planet, killed: Callable[[Topology], Sequence[tuple[str, str]]], seed: int
+) -> list[Turn]:
+    rng, topology, ports = Random(seed), planet.topology, planet.ports
+    entries = {name: [entry.url for entry in of_site] for name, of_site in entries_of(topology, ports).items()}
+    sites = list(topology.sites)
+    links = [entry_link(site.name, region, agent) for site in sites for region, agent in killed(topology)]
     # A connection for each request: a pool may close an idle one while it gives it to a request.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(limits=limits, timeout=TRY_TIMEOUT_S) as client:
+    async with httpx.AsyncClient(limits=limits, timeout=TRY_TIMEOUT_S) as http:
+        client = SessionClient(http, frozenset(url(ports[link]) for link in links))
         sessions = [
             _run_session(client, site, entries[site.name], f"session-{seed}-{number}", Random(rng.random()))
             for number, site in enumerate(rng.choices(sites, [site.share for site in sites], k=SESSIONS))
@@ -147,7 +187,7 @@ async def _run_sessions(planet: Planet, seed: int) -> list[Turn]:
 
 
 async def _run_session(
-    client: httpx.AsyncClient, site: ClientSite, entries: Sequence[str], name: str, rng: Random
+    client: SessionClient, site: ClientSite, entries: Sequence[str], name: str, rng: Random
 ) -> list[Turn]:
     headers = {"authorization": "Bearer demo-open", "x-forwarded-for": site.address(rng), "x-session-id": name}
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You look things up."}]
@@ -172,36 +212,11 @@ async def _run_session(
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        turns.append(await _ask(client, entries, headers, body, turn))
+        turns.append(await client.ask(entries, headers, body, turn))
         if turns[-1].defect():
             break
         await asyncio.sleep(rng.expovariate(1.0 / THINK_S))
     return turns
-
-
-async def _ask(
-    client: httpx.AsyncClient, entries: Sequence[str], headers: dict[str, str], body: dict[str, Any], turn: Turn
-) -> Turn:
-    """Send a request, again where the connection to the entry breaks or the answer is 503, and return the answer."""
-    for attempt in range(TRIES):
-        answer = Turn(turn.tokens, lost_entries=turn.lost_entries)
-        entry = entries[attempt % len(entries)]
-        try:
-            async with client.stream("POST", f"{entry}/v1/chat/completions", headers=headers, json=body) as response:
-                if response.status_code == 200:
-                    async for line in response.aiter_lines():
-                        _read(line, answer)
-                    return answer
-                text = (await response.aread()).decode(errors="replace")
-                answer.problem = f"{response.status_code} {text[:200]}"
-        except httpx.TransportError as error:
-            turn.lost_entries += 1
-            answer.problem = f"{entry}: {error!r}"
-            continue
-        if response.status_code not in (421, 429, 503):
-            return answer
-        await asyncio.sleep(float(response.headers.get("retry-after", 1)))
-    return answer
 
 
 def _read(line: str, answer: Turn) -> None:

@@ -102,12 +102,12 @@ SESSION_HEADERS: Final = (
     b"x-session-id",
     b"x-dynamo-session-id",
     b"x-claude-code-session-id",
-    b"x-session-affinity",
     b"thread-id",
 )
-"""Headers that name a conversation, as clients send them: OpenCode and others, clients of NVIDIA Dynamo, Claude Code,
-AIPerf, and Codex (Dynamo's documentation, "Session IDs"). The first one counts. Without any, OpenAI's
-`prompt_cache_key` is used, and without it, `user`."""
+"""Headers that name a conversation, as clients send them: OpenCode and others, clients of NVIDIA Dynamo, Claude Code
+and Codex (Dynamo's documentation, "Session IDs"). The first of these names counts. Without any, OpenAI's
+`prompt_cache_key` is used, and without it, `user`. Not `x-session-affinity`: AIPerf gives each request without a
+conversation another value."""
 
 DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(SINGLE_HEADERS, SESSION_HEADERS, {b"tracestate"})
 """Request headers that this proxy reads, beside those that start with a prefix of DECIDING_PREFIXES. No other header

@@ -339,7 +339,7 @@ class PeerProber:
     ) -> tuple[PeerProbeResponse, float]:
         """The verified answer of an agent, and the round-trip time (s) of its probe.
 
-        An agent that was replaced by an agent with another certificate rejects the known peer_keys. This rejection does
+        An agent that was replaced by an agent with another certificate rejects the known keys. This rejection does
         not count as a failed probe: two of them, in overlapping rounds, would fail a region during its upgrade.
         """
         try:

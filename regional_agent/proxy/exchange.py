@@ -122,8 +122,6 @@ class Exchange(AttemptOwner):
         else:
             self._refuse(target)
 
-    # one attempt
-
     def on_connected(self) -> None:
         """Send the request over the new connection."""
         self._state.enter(AWAITING)
@@ -324,8 +322,7 @@ class Exchange(AttemptOwner):
 
         Args:
             reason: why the request was refused or its response ended early; empty otherwise.
-            status: the status of a refusal.
-            sent_bytes: the size (bytes) of the body of a refusal.
+            status: of a refusal, as is `sent_bytes`, the size of its body.
         """
         state = self._state.now
         if state is DONE:
@@ -337,11 +334,16 @@ class Exchange(AttemptOwner):
         now, service_s, response = proxy.clock(), None, sink.response
         account = Account(outcome, reason, status, None, now)
         account.received_bytes, account.sent_bytes = context.request.received_bytes, sent_bytes
-        if response is not None:
-            response.settle(account)
-            if outcome is _OK and response.is_measured:
-                service_s = now - self._target.sent_at
-        end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
+        if outcome is _OK and response is not None and response.is_measured:
+            service_s = now - self._target.sent_at
+        try:
+            if response is not None:
+                response.settle(account)
+        except Exception:
+            self._client.abort()
+            raise
+        finally:
+            end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
         if outcome is _OK and sink.differing is not None and sink.differing is not sink.attempt:
             sink.differing.charge_difference()
         if outcome is _REVOKED:

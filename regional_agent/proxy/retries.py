@@ -99,7 +99,7 @@ class FailedTarget:
         return self._context.received_at + self._context.max_wait_s - self._now
 
     def act(self, step: Step) -> RetryReason | Refusal | None:
-        """AttemptEnd what was decided about the attempt; returns what follows."""
+        """Record what was decided about the attempt; returns what follows."""
         context, attempt, end = self._context, self._attempt, step.end
         if step.reported:
             context.engine_reported(step.reported)

@@ -42,6 +42,9 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_INTERIM: Final = 16
 """Maximum number of interim (1xx) responses before the final response."""
 
+NOT_PROCESSED: Final = "its response could not be processed"
+"""Why a response ends whose sink raised an exception, which the log has."""
+
 
 class ConnectionOwner(Protocol):
     """The pool that a connection belongs to."""
@@ -236,7 +239,7 @@ class UpstreamConnection:
             elif self.sink is sink:
                 if self._head is not None or self._parts:
                     head, parts, self._head, self._parts = self._head, self._parts, None, []
-                    sink.on_read(head, parts, False)
+                    self._report(sink, head, parts)
                 # A read may end within the size line of the next chunk, which the parser does not report, so that the
                 # next read is not relayed.
                 may_relay = self._between_chunks and self.sink is sink and data.endswith(CHUNK_END)
@@ -261,11 +264,12 @@ class UpstreamConnection:
         # Over TLS, a close without close_notify ends no response (RFC 9112, section 9.8).
         complete = exc is None and (self._eof_received or not self.address.tls)
         if complete and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
-            sink.on_read(None, [], True)
+            self._report_end(sink, None, [])
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
             kind = Stale if self._used and silent else Broken
-            sink.on_broken(kind(f"closed before the response was complete{f': {exc}' if exc else ''}"))
+            why = f": {exc}" if isinstance(exc, OSError) else ""
+            sink.on_broken(kind(f"closed before the response was complete{why}"))
 
     def pause_writing(self) -> None:
         """Report that the write buffer rose above its high-water mark."""
@@ -376,10 +380,18 @@ class UpstreamConnection:
         self._counted_left = left_bytes - length
         parts = [data] if data else []
         if self._counted_left:
-            sink.on_read(head, parts, False)
+            self._report(sink, head, parts)
         else:
             self._head, self._parts = head, parts
             self._end()
+
+    def _report(self, sink: ResponseSink, head: ResponseHead | None, parts: list[bytes]) -> None:
+        """Report a read that does not end the response. If the sink raises, the response ends as a broken one."""
+        try:
+            sink.on_read(head, parts, False)
+        except Exception:
+            self._break(Broken(NOT_PROCESSED))
+            raise
 
     def _end(self) -> None:
         """End the response after the whole read was processed; return the connection to its owner, or close it."""
@@ -394,16 +406,20 @@ class UpstreamConnection:
             # The connection cannot be reused, for example if the server responded before it read the whole request.
             transport.abort()
         if sink is not None:
-            try:
-                sink.on_read(head, parts, True)
-            except Exception:
-                # No event follows: the request would stay open until its deadline.
-                sink.on_broken(Broken("its end could not be processed"))
-                raise
+            self._report_end(sink, head, parts)
+
+    def _report_end(self, sink: ResponseSink, head: ResponseHead | None, parts: list[bytes]) -> None:
+        """Report the read that ends the response."""
+        try:
+            sink.on_read(head, parts, True)
+        except Exception:
+            # No event follows: the request would stay open until its deadline.
+            sink.on_broken(Broken(NOT_PROCESSED))
+            raise
 
     def _after_upgrade(self, rest: bytes) -> None:
         sink, self._upgrade_sink = self._upgrade_sink, None
-        if sink is None or self.sink is not sink or not self._parser.should_upgrade():
+        if sink is None or self.sink is not sink or self._done or not self._parser.should_upgrade():
             self._break(Broken("the server switched protocols"))
             return
         self._tunnel = sink.on_upgraded(self._headers)
@@ -413,9 +429,11 @@ class UpstreamConnection:
     def _break(self, error: UpstreamError) -> None:
         """Close the connection, and report what has arrived before the error."""
         sink, head, parts, self._head, self._parts = self.sink, self._head, self._parts, None, []
-        if sink is not None and (head is not None or parts):
-            sink.on_read(head, parts, False)
-            sink = self.sink
-        self.abort()
-        if sink is not None:
-            sink.on_broken(error)
+        try:
+            if sink is not None and (head is not None or parts):
+                sink.on_read(head, parts, False)
+                sink = self.sink
+        finally:
+            self.abort()
+            if sink is not None:
+                sink.on_broken(error)

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from regional_agent.proxy import exchange
+from regional_agent.proxy.responses.relayed_response import RelayedResponse
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, as_own, ask, chunk
@@ -153,4 +154,30 @@ async def test_a_defect_at_the_end_of_a_response_leaves_no_request_open(
         assert await client.closed()
         assert agent.held() == 0
         await until(lambda: not list(agent.proxy.active))
+        assert (await ask(agent)).status == 200
+
+
+@pytest.mark.skipif(not exchange.__file__.endswith(".py"), reason="no method of a compiled class can be replaced")
+@pytest.mark.parametrize("method", ["open", "on_read", "settle"])
+async def test_a_defect_in_a_response_holds_no_place_at_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("of the agent")
+
+    async def two_parts(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
+        writer.write(SSE_HEAD + chunk(event))
+        await writer.drain()
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    monkeypatch.setattr(RelayedResponse, method, fails)
+    async with engine(two_parts) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: bool(gpu.requests) and agent.held() == 0 and not list(agent.proxy.active))
+        if method == "settle":
+            await client.until_cut()
+        monkeypatch.undo()
         assert (await ask(agent)).status == 200

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from penstock.http.response_head import ResponseHead
 from regional_agent.upstream import host_addresses
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
-from regional_agent.upstream.upstream_sink import Broken, ConnectFailed
+from regional_agent.upstream.upstream_sink import Broken, ConnectFailed, UpstreamError
 from tests.support.on_uvloop import on_uvloop
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until, until_async
@@ -303,3 +304,71 @@ async def test_requests_that_wait_for_a_connection_are_counted() -> None:
         task.cancel()
     await asyncio.wait(waits)
     assert pool.counts.connecting == 0
+
+
+class FailingSink:
+    """Raises an exception at the first read."""
+
+    def __init__(self) -> None:
+        self.broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_read(self, head: ResponseHead | None, parts: list[bytes], ended: bool) -> None:
+        raise KeyError("of the agent")
+
+    def on_broken(self, error: UpstreamError) -> None:
+        self.broken.set_result(str(error))
+
+    def on_writable(self, writable: bool) -> None:
+        raise AssertionError
+
+
+class Transport(asyncio.Transport):
+    """A transport of a converter, whose reads no event loop calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = False
+
+    def write(self, data: object) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nx",
+    ],
+)
+async def test_a_sink_that_raises_an_exception_ends_its_response_and_the_text_stays_in_the_agent(data: bytes) -> None:
+    pool, transport, sink = UpstreamPool(), Transport(), FailingSink()
+    connection = UpstreamConnection(pool, pool.batcher, Address("engine.test", 80))
+    connection.connection_made(transport)
+    connection.send(sink, b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(KeyError):
+        connection.data_received(data)
+    assert "agent" not in await asyncio.wait_for(sink.broken, PATIENCE_S)
+    assert transport.aborted or pool.idle
+
+
+@on_uvloop
+async def test_an_exception_of_the_agent_is_no_text_of_a_broken_connection() -> None:
+    async def responds(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(responds, "127.0.0.1", 0)
+    connection, sink = await UpstreamPool().connect(Address(*server.sockets[0].getsockname()[:2])), FailingSink()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    connection.send(sink, b"GET / HTTP/1.1\r\n\r\n")
+    assert await asyncio.wait_for(sink.broken, PATIENCE_S) == "its response could not be processed"
+    server.close()

@@ -33,6 +33,9 @@ RECORDS_FILE: Final = "profile_export.jsonl"
 
 TRACE_FILE: Final = "trace.jsonl"
 
+ENVIRONMENT: Final = {"AIPERF_HTTP_X_SESSION_AFFINITY_FROM_CORRELATION_ID": "false"}
+"""Without the header by which AIPerf names sessions, since it gives each request of a trace one of its own."""
+
 TOKENIZER_DIR: Final = "tokenizer"
 
 FIGURES: Final = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
@@ -70,7 +73,7 @@ class Aiperf:
             write_sessions(assignment, directory / TRACE_FILE)
         else:
             write_trace(assignment.planned, directory / TRACE_FILE)
-        run_program(self.arguments(assignment), directory / "aiperf.log")
+        run_program(self.arguments(assignment), directory / "aiperf.log", ENVIRONMENT)
         found = sorted(directory.rglob(RESULTS_FILE))
         if not found:
             raise DriverError(f"AIPerf wrote no {RESULTS_FILE}")

@@ -97,9 +97,10 @@ def running_regions(
 
 
 def run_at_once(driver: Driver, assignments: Sequence[Assignment]) -> DriverRun:
-    """Run the driver once for each region at the same time, and return the figures of all requests together."""
-    with ThreadPoolExecutor(len(assignments)) as pool:
-        return pooled(list(pool.map(driver.run, assignments)))
+    """Run the driver once for each region with demand, all at the same time, and return the figures of all requests."""
+    demanded = [assignment for assignment in assignments if assignment.planned or assignment.sessions]
+    with ThreadPoolExecutor(max(1, len(demanded))) as pool:
+        return pooled(list(pool.map(driver.run, demanded)))
 
 
 def pooled(runs: Sequence[DriverRun]) -> DriverRun:

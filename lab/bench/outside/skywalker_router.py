@@ -128,7 +128,7 @@ class Router:
         await self._relay(place, arrival, b"\r\n".join([*lines, b"connection: close", b"", b""]) + body, writer)
 
     async def _relay(self, place: _Place, arrival: Arrival, request: bytes, writer: asyncio.StreamWriter) -> None:
-        region, has_begun = self._regions[place.region], False
+        region, has_begun, to_engine = self._regions[place.region], False, None
         try:
             engine, to_engine = await asyncio.open_connection(LOOPBACK, region.ports[place.engine])
             to_engine.write(request)
@@ -140,8 +140,9 @@ class Router:
                     self._serve_waiting()
                 writer.write(data)
                 await writer.drain()
-            to_engine.close()
         finally:
+            if to_engine is not None:
+                to_engine.close()
             if not has_begun:
                 region.balancer.first_token(place.engine, arrival)
             region.add(place.engine, -1)

@@ -68,9 +68,6 @@ def broke_off(attempt: Attempt, why: str) -> Refusal:
 class RelayedResponse:
     """The response of one target, forwarded as it arrives."""
 
-    writer: ClientResponse
-    """Set with the head, which the first call adds."""
-
     def __init__(
         self, proxy: Proxy, client: ClientConnection, context: RequestContext, attempt: Attempt, now: float
     ) -> None:
@@ -78,6 +75,8 @@ class RelayedResponse:
         self._proxy = proxy
         self._client = client
         self._context = context
+        self.writer = ClientResponse(client, context.request)
+        """Writes the response, the head first."""
         self._intake: AnswerIntake | None = None
         """Reads the response; None if it is not read, and while only comments have arrived."""
         self._first_head: ResponseHead | None = None
@@ -168,8 +167,7 @@ class RelayedResponse:
 
     def _add_head(self, head: ResponseHead) -> None:
         proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
-        request = context.request
-        writer = self.writer = ClientResponse(self._client, request)
+        request, writer = context.request, self.writer
         self._first_head = head
         if context.estimate.streaming and context.route_context is None:
             writer.gaps = proxy.metrics.streams.begin(context.model)
