@@ -19,7 +19,7 @@ from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES
 from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import Cost, CostUnit
-from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
+from penstock.routing.affinity import BLOCK_BYTES, LONG_BLOCKS, MAX_BLOCKS, MAX_LONG_KEYS
 
 BYTES_PER_TOKEN = 4
 
@@ -124,7 +124,7 @@ class ChatFleet:
         """As `EngineFleet.prefix_keys`; a block of the trace contains BLOCKS_PER_SPAN keys."""
         spans = request.prefix_blocks[: request.prompt_tokens // BLOCK_TOKENS]
         keys = [span * BLOCKS_PER_SPAN + part for span in spans for part in range(BLOCKS_PER_SPAN)]
-        return keys[:MAX_BLOCKS]
+        return keys[:MAX_BLOCKS] + keys[MAX_BLOCKS + LONG_BLOCKS - 1 :: LONG_BLOCKS][:MAX_LONG_KEYS]
 
     def usage(self, request: TraceRequest) -> Usage | None:
         """As `EngineFleet.usage`."""

@@ -22,7 +22,14 @@ BLOCK_BYTES = 1024
 """Size of the blocks in which prompts are compared: about 256 tokens, a few of the blocks that engines share."""
 
 MAX_BLOCKS = 64
-"""Maximum number of leading blocks of a prompt that are compared; prompts rarely differ only after these blocks."""
+"""Number of leading blocks of a prompt that have a key each."""
+
+LONG_BLOCKS = 4
+"""Number of blocks of each further key: the prompts of agents, of up to 100,000 tokens, repeat almost all of the last
+one. What has no key would count as a prompt to compute, at the endpoint that holds it, too."""
+
+MAX_LONG_KEYS = 96
+"""Maximum number of further keys: together 448 kB."""
 
 MAX_KEYS = 65_536
 """Maximum number of prefix blocks and sessions that one agent records; the least recently used is evicted first."""
@@ -54,6 +61,8 @@ MODEL_GAP_S = 0.5
 """Maximum additional time (s), compared with the best endpoint, for a request at an endpoint whose last request was for
 the same model, in pools whose endpoints serve several models."""
 
+LONG_BYTES = BLOCK_BYTES * LONG_BLOCKS
+
 SESSION_BIT = 1 << 32
 
 SCOPE_SHIFT = 33
@@ -80,6 +89,8 @@ NOTHING = AffinityHint({}, 0.0)
 def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """A key for each whole leading block of a prompt: the CRC-32 of the scope and of all bytes up to the block's end.
 
+    After MAX_BLOCKS blocks, there is one key for LONG_BLOCKS of them.
+
     Equal beginnings have equal keys. The probability that any of MAX_KEYS other beginnings has the same key is 1 in
     65,536; the request may then be sent to an endpoint that holds no part of it. A tenant can write prompts with equal
     checksums, but only within its own scope, whose tag is in each key.
@@ -90,11 +101,21 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """
     keys = []
     key = crc32(scope.encode())
-    tag = scope_tag(key)
-    for end in range(BLOCK_BYTES, min(len(prompt), BLOCK_BYTES * MAX_BLOCKS) + 1, BLOCK_BYTES):
+    tag, length = scope_tag(key), len(prompt)
+    for end in range(BLOCK_BYTES, min(length, BLOCK_BYTES * MAX_BLOCKS) + 1, BLOCK_BYTES):
         key = crc32(prompt[end - BLOCK_BYTES : end], key)
         keys.append(key | tag)
+    end = BLOCK_BYTES * MAX_BLOCKS + LONG_BYTES
+    while end <= length and len(keys) < MAX_BLOCKS + MAX_LONG_KEYS:
+        key = crc32(prompt[end - LONG_BYTES : end], key)
+        keys.append(key | tag)
+        end += LONG_BYTES
     return keys
+
+
+def blocks_of(keys: int) -> int:
+    """Return the number of blocks that the first `keys` keys of a prompt stand for."""
+    return keys if keys <= MAX_BLOCKS else MAX_BLOCKS + (keys - MAX_BLOCKS) * LONG_BLOCKS
 
 
 def session_key(scope: str, session: bytes) -> int:
@@ -195,11 +216,11 @@ class AffinityIndex:
                 last = names
                 for name in before:
                     if name not in holding:
-                        blocks[name] = count
+                        blocks[name] = blocks_of(count)
                 if not holding:
                     break
             count += 1
-        return blocks | dict.fromkeys(holding, count)
+        return blocks | dict.fromkeys(holding, blocks_of(count))
 
     def _confirmed_blocks(self, prefix: list[int], now: float) -> dict[str, int]:
         """Like `_blocks`, with engine events: evicted blocks do not count, and held blocks count beyond HELD_S."""
@@ -214,7 +235,7 @@ class AffinityIndex:
                 held = holds(name, key)
                 if held or at > (oldest if held is None else storing if name == names[0] else now):
                     kept.append(name)
-                    blocks[name] = count
+                    blocks[name] = blocks_of(count)
             if not kept:
                 break
             holding = tuple(kept)

@@ -15,7 +15,7 @@ import msgspec
 from penstock.cost.work_estimate import prompt_of
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.pools.placement import WorkEstimate
-from penstock.routing.affinity import BLOCK_BYTES
+from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.messages import Request
 from regional_agent.routing.request_rewrite import NO_REWRITE
@@ -78,7 +78,7 @@ class PromptTokens:
 
     def sent(self, endpoint: Endpoint, request: Request, estimate: WorkEstimate) -> None:
         """Queue the prompt of a request that was sent to an endpoint, if the endpoint's KV events are current."""
-        prefix = estimate.prefix
+        prefix = estimate.prefix[:MAX_BLOCKS]
         if not prefix or not request.whole or self._held.is_linked(prefix) or endpoint.name not in self._held.endpoints:
             return
         path = request.target.partition(b"?")[0]

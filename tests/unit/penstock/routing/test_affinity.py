@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from zlib import crc32
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +29,21 @@ def test_equal_beginnings_have_equal_keys_as_far_as_they_are_equal() -> None:
     assert a_keys[:2] == b_keys[:2]
     assert a_keys[2] != b_keys[2]
     assert keys("x" * (BLOCK_BYTES - 1)) == []
-    assert len(keys("x" * BLOCK_BYTES * (MAX_BLOCKS + 9))) == MAX_BLOCKS
+    assert len(keys("x" * BLOCK_BYTES * (MAX_BLOCKS + 9))) == MAX_BLOCKS + 2
+    assert len(keys("x" * BLOCK_BYTES * 10_000)) == MAX_BLOCKS + 96
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "blocks"), [(63, 63), (64, 64), (67, 64), (68, 68), (100, 100), (447, 444), (900, 448)]
+)
+def test_nearly_all_of_a_long_prompt_counts_as_held(kilobytes: int, blocks: int) -> None:
+    holdings, prompt = AffinityIndex(), "x" * 1_000_000
+    before, after = keys(prompt[: kilobytes * BLOCK_BYTES]), keys(prompt)
+    assert after[: len(before)] == before
+    holdings.sent("a", before, None, "m", 0.0)
+    assert holdings.held(after, None, 1.0).blocks == {"a": blocks}
+    other = keys(prompt[: 65 * BLOCK_BYTES] + "y" * 900_000)
+    assert holdings.held(other, None, 1.0).blocks == {"a": min(blocks, 64)}
 
 
 def test_a_block_counts_only_behind_equal_ones_and_within_its_scope() -> None:
