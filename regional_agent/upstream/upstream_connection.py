@@ -239,7 +239,7 @@ class UpstreamConnection:
             elif self.sink is sink:
                 if self._head is not None or self._parts:
                     head, parts, self._head, self._parts = self._head, self._parts, None, []
-                    self._report(sink, head, parts)
+                    self._report(sink, head, parts, ended=False)
                 # A read may end within the size line of the next chunk, which the parser does not report, so that the
                 # next read is not relayed.
                 may_relay = self._between_chunks and self.sink is sink and data.endswith(CHUNK_END)
@@ -264,7 +264,7 @@ class UpstreamConnection:
         # Over TLS, a close without close_notify ends no response (RFC 9112, section 9.8).
         complete = exc is None and (self._eof_received or not self.address.tls)
         if complete and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
-            self._report_end(sink, None, [])
+            self._report(sink, None, [], ended=True)
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0
             kind = Stale if self._used and silent else Broken
@@ -380,17 +380,20 @@ class UpstreamConnection:
         self._counted_left = left_bytes - length
         parts = [data] if data else []
         if self._counted_left:
-            self._report(sink, head, parts)
+            self._report(sink, head, parts, ended=False)
         else:
             self._head, self._parts = head, parts
             self._end()
 
-    def _report(self, sink: ResponseSink, head: ResponseHead | None, parts: list[bytes]) -> None:
-        """Report a read that does not end the response. If the sink raises, the response ends as a broken one."""
+    def _report(self, sink: ResponseSink, head: ResponseHead | None, parts: list[bytes], *, ended: bool) -> None:
+        """Report a read. If the sink raises, the response ends as a broken one."""
         try:
-            sink.on_read(head, parts, False)
+            sink.on_read(head, parts, ended)
         except Exception:
-            self._break(Broken(NOT_PROCESSED))
+            is_awaited = ended or self.sink is sink
+            self.abort()
+            if is_awaited:
+                sink.on_broken(Broken(NOT_PROCESSED))
             raise
 
     def _end(self) -> None:
@@ -406,16 +409,12 @@ class UpstreamConnection:
             # The connection cannot be reused, for example if the server responded before it read the whole request.
             transport.abort()
         if sink is not None:
-            self._report_end(sink, head, parts)
-
-    def _report_end(self, sink: ResponseSink, head: ResponseHead | None, parts: list[bytes]) -> None:
-        """Report the read that ends the response."""
-        try:
-            sink.on_read(head, parts, True)
-        except Exception:
-            # No event follows: the request would stay open until its deadline.
-            sink.on_broken(Broken(NOT_PROCESSED))
-            raise
+            try:
+                sink.on_read(head, parts, True)
+            except Exception:
+                # No event follows: the request would stay open until its deadline.
+                sink.on_broken(Broken(NOT_PROCESSED))
+                raise
 
     def _after_upgrade(self, rest: bytes) -> None:
         sink, self._upgrade_sink = self._upgrade_sink, None

@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 
 MAX_FILES_NAMED = 25
-MAX_STOPS, MAX_RETURNS = 48, 21
+MAX_STOPS, MAX_RETURNS = 49, 22
 """Limits of the walk through the agent's files. A stop is a change of the file whose functions are called; a return is
 a stop in a file that the walk has left before."""
 

@@ -360,5 +360,5 @@ def response_to(
     now: float,
 ) -> RelayedResponse | ContinuedResponse:
     """Return the response that begins with that of `attempt` at `now` (s); other targets can continue it if `asked`."""
-    relayed = RelayedResponse(proxy, client, context, attempt, now)
+    relayed = RelayedResponse(proxy, ClientResponse(client, context.request), context, attempt, now)
     return relayed if asked is None else ContinuedResponse(proxy, context, relayed, asked)

@@ -16,7 +16,6 @@ from penstock.answers.answer_errors import AnswerError
 from penstock.http.answer_intake import AnswerIntake
 from penstock.http.response_head import ResponseHead
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.client_connection import ClientConnection
 from regional_agent.objects.known_objects import keep_client_object, keep_created_object, keep_items
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
@@ -69,14 +68,12 @@ class RelayedResponse:
     """The response of one target, forwarded as it arrives."""
 
     def __init__(
-        self, proxy: Proxy, client: ClientConnection, context: RequestContext, attempt: Attempt, now: float
+        self, proxy: Proxy, writer: ClientResponse, context: RequestContext, attempt: Attempt, now: float
     ) -> None:
-        """Forward the response of `attempt` from `now` (s) on."""
+        """Forward the response of `attempt` from `now` (s) on; `writer` writes it, the head first."""
         self._proxy = proxy
-        self._client = client
         self._context = context
-        self.writer = ClientResponse(client, context.request)
-        """Writes the response, the head first."""
+        self.writer = writer
         self._intake: AnswerIntake | None = None
         """Reads the response; None if it is not read, and while only comments have arrived."""
         self._first_head: ResponseHead | None = None
@@ -137,7 +134,7 @@ class RelayedResponse:
         # The body is freed, since no retry is possible and the response may take minutes.
         request.body = b""
         if request.kept_bytes:
-            self._client.listener.bodies.drop(request)
+            self.writer.client.listener.bodies.drop(request)
         failure = self.open(head, attempt, intake)
         if failure is not None:
             return failure
