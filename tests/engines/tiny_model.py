@@ -6,9 +6,8 @@ Run by the Python of an engine's virtual environment, which has PyTorch and Tran
 The Llama's tokens are bytes, and only those of printable ASCII have a logit other than 0. The text of a response then
 has the tokens that were generated, whatever its length, so that a response that is continued from its text equals one
 that was not interrupted; and a response never ends before `max_tokens`. In `chat` the token that ends a response has a
-logit too: at temperature 0 a response has the same length for the same prompt, about 100 tokens in the mean, which is
-not known before. `chat` has nine million parameters, so that 1,000 tokens of a prompt take about as long as 50 of an
-answer on a CPU, as with large models on GPUs.
+logit too: at temperature 0 a response has the same length for the same prompt, which is not known before. `chat` has
+nine million parameters, so that a prompt costs CPU time that a prefix cache can spare.
 """
 
 from __future__ import annotations
